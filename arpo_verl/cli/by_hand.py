@@ -1,4 +1,4 @@
-"""One task played by hand, as `arpo-verl try` does."""
+"""This plays one task by hand, for `arpo-verl try`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 def play_by_hand(args: argparse.Namespace) -> int:
-    """Play the task of `arpo-verl try`; return 0 when it was played and evaluated."""
+    """Play the task of `arpo-verl try`; return 0 after it was played and evaluated."""
     task = find_task(args.task)
     environment = environment_config(args, task)
     max_steps = args.max_steps
@@ -54,7 +54,7 @@ def play_by_hand(args: argparse.Namespace) -> int:
             episode = play_blocking(task, desktop, conversation, agent)
             folder = _record(args.out, episode, newest)
     except KeyboardInterrupt:
-        _say("\ninterrupted: the desktop is closed, and nothing was evaluated")
+        _say("\ninterrupted: the desktop is closed, without an evaluation")
         return INTERRUPTED
     _say(_describe(episode))
     _say(f"recorded in {folder}")
@@ -62,21 +62,21 @@ def play_by_hand(args: argparse.Namespace) -> int:
 
 
 def find_task(name: str) -> Task:
-    """The task of a file, or the shipped one of this id.
+    """Return the task of a file, or the shipped one with this id.
 
     Raises:
-        TaskError: there is no such task, or the file holds several.
+        TaskError: there is no such task, or the file has several.
     """
     if not Path(name).exists() and (hint := did_you_mean(name, shipped_ids())) and shipped_file(name) is None:
         raise TaskError(f"there is no task {name}{hint}")
     tasks = load_tasks(name if Path(name).exists() else shipped_file(name) or name)
     if len(tasks) != 1:
-        raise TaskError(f"one task can be tried at a time, got {len(tasks)} in {name}; name the task's own file")
+        raise TaskError(f"try plays one task, but {name} has {len(tasks)}; name the task's own file")
     return tasks[0]
 
 
 def environment_config(args: argparse.Namespace, task: Task) -> EnvironmentConfig:
-    """The environment section that the command line comes to.
+    """Return the environment section of the command line.
 
     Raises:
         ConfigError: an option does not exist or has a wrong value.
@@ -98,7 +98,7 @@ def _conversation(args: argparse.Namespace, family: ModelFamily, task: Task, scr
 
 
 def _record(out: Path, episode: Episode, newest: Path) -> Path:
-    """Keep the episode as a training run does, and the last look beside it, which no reply answered."""
+    """Record the episode as a training run does, with the last screenshot, which no reply answered, beside it."""
     folder = record_episode(out, episode, uid=datetime.now().strftime("%Y%m%d-%H%M%S-%f"))
     newest.replace(folder / f"final{newest.suffix}")
     return folder
@@ -109,12 +109,12 @@ def _say(line: str) -> None:
 
 
 class _WatchedDesktop(DesktopEnvironment):
-    """A desktop for one person at a terminal: says what it does and how long it took, and keeps the newest screenshot.
+    """This desktop prints what it does and how long that takes, and keeps the newest screenshot in a file.
 
-    A context manager, so that an interrupt at any moment leaves no desktop behind.
+    It is a context manager, so that an interrupt at any moment leaves no desktop behind.
 
     Args:
-        newest: the file that always holds the last screenshot.
+        newest: the file for the newest screenshot.
     """
 
     def __init__(self, config: EnvironmentConfig, newest: Path):
@@ -147,13 +147,13 @@ class _WatchedDesktop(DesktopEnvironment):
         return result
 
     def _see(self, observation: Observation) -> Observation:
-        # Replaced whole, so that a viewer that watches the file never reads half an image.
+        # Replace the whole file, so that a viewer that watches it never reads half an image.
         write_whole(self._newest, observation.screenshot, sync=False)
         return observation
 
 
 def _describe(episode: Episode) -> str:
-    """How it ended, what each metric saw and returned, and the score, in lines for a terminal."""
+    """Describe how it ended, what each metric got and returned, and the score, in lines for a terminal."""
     lines = [f"stopped: {episode.stop_reason.value} after {len(episode.turns)} replies"]
     if episode.turns[-1].parse_error is not None:
         lines.append(f"  the last reply is malformed: {episode.turns[-1].parse_error}")
@@ -164,7 +164,7 @@ def _describe(episode: Episode) -> str:
             f"    expected {call.expected}",
         ]
     if not episode.metrics:
-        lines.append(f"  no metric was called: {_without_metric(episode)}")
+        lines.append(f"  no metric ran: {_without_metric(episode)}")
     lines.append(f"score {episode.success:g}")
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""A recipe as the trainer composes it, and why one does not compose: all reasons at once."""
+"""This composes a recipe as the trainer does, or reports all reasons at once why it does not compose."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 _MOST_BYTES = 1 << 20
-"""Of a recipe's file; the longest of ours has 6 KB."""
+"""Most bytes of a recipe's file; the longest of ours has 6 KB."""
 _MOST_DEPTH = 50
 
 
 def compose_recipe(recipe: Path, overrides: Sequence[str]) -> DictConfig:
-    """A recipe as the trainer composes it.
+    """Compose a recipe as the trainer does.
 
     Raises:
-        ConfigError: it is no recipe's file, or does not compose; with each reason.
-        MissingDependencyError: veRL is absent, or not one that we support.
+        ConfigError: the file is no recipe, or does not compose; the message has all reasons.
+        MissingDependencyError: veRL is absent, or a version that we do not support.
     """
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -51,13 +51,13 @@ def compose_recipe(recipe: Path, overrides: Sequence[str]) -> DictConfig:
         raise ConfigError(f"{recipe} does not compose: {error}") from error
     if "device" not in (config.get("trainer") or ()):
         raise ConfigError(
-            f"{recipe} is a part of recipes and cannot be trained alone; `arpo-verl recipes list` names those that can"
+            f"{recipe} is only a part of recipes; to train, choose one that `arpo-verl recipes list` names"
         )
     return config
 
 
 def compose_named(name: str, overrides: Sequence[str] = ()) -> DictConfig:
-    """The same of a recipe that came with the package, by its name, or of a YAML file.
+    """Compose a shipped recipe, by its name, or a YAML file.
 
     Raises:
         ConfigError: as `compose_recipe`, or there is no such recipe.
@@ -66,31 +66,31 @@ def compose_named(name: str, overrides: Sequence[str] = ()) -> DictConfig:
 
 
 def _check_file(recipe: Path) -> None:
-    """Refuse a file that Hydra would be endless about: OmegaConf copies what an alias stands for at each alias."""
+    """Refuse a file that would keep Hydra busy for ever: OmegaConf copies an alias's content at each alias."""
     import yaml
 
     depth = 0
     for event in yaml.parse(read_text(recipe, _MOST_BYTES), Loader=yaml.SafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > _MOST_DEPTH:
-            raise ConfigError(f"{recipe} is nested deeper than {_MOST_DEPTH} levels; write its options with fewer")
+            raise ConfigError(f"{recipe} has more than {_MOST_DEPTH} nested levels; write its options with fewer")
         if isinstance(event, yaml.AliasEvent):
             raise ConfigError(
-                f"{recipe} has a YAML alias (*NAME), which we do not read; refer to an option by ${{NAME}}"
+                f"{recipe} has a YAML alias (*NAME), which we do not read; refer to an option with ${{NAME}}"
             )
 
 
 def _compose(recipe: Path, overrides: Sequence[str]) -> DictConfig:
     from hydra import compose, initialize_config_dir
 
-    # Of a copy: what it builds on. As folders: Hydra would import veRL, and torch with it, to find a package's.
+    # A copied recipe finds its bases here. These are folders, since for packages Hydra would import veRL and torch.
     search = f"hydra.searchpath=[file://{verl_folder() / 'trainer' / 'config'},file://{recipes_folder()}]"
     with initialize_config_dir(str(recipe.parent.absolute()), version_base=None):
         return compose(recipe.stem, overrides=[search, *overrides])
 
 
 def _reasons(recipe: Path, texts: Sequence[str]) -> Iterator[str]:
-    """What of the command line is wrong; nothing where the recipe's file itself is, or we do not know."""
+    """Yield what is wrong with the command line; nothing if the recipe's file is wrong, or if we do not know."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -118,7 +118,7 @@ def _reasons(recipe: Path, texts: Sequence[str]) -> Iterator[str]:
 
 
 def _choices_of(group: str, recipe: Path) -> list[str]:
-    """What a group of ours, or beside the recipe, holds; nothing for an option."""
+    """Return the choices of a group, ours or beside the recipe; empty for an option."""
     folders = (folder / group for folder in (recipes_folder(), recipe.parent))
     return sorted({path.stem for folder in folders if folder.is_dir() for path in folder.glob("*.yaml")})
 
@@ -153,7 +153,7 @@ def _unknown_key(override: Override, base: DictConfig) -> str:
         return f"the recipe does not name {key} yet; write +{override.input_line}"
     beside = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
     hint = did_you_mean(last, beside, f"{section}." if section else "") or did_you_mean(last, ours, f"+{section}.")
-    if not hint and not section:  # the name alone, without its section's
+    if not hint and not section:  # the name without its section
         by_last = {name.rpartition(".")[2]: name for name in reversed(known)}
         meant = did_you_mean(last, by_last).removeprefix("; did you mean ").removesuffix("?")
         hint = f"; did you mean {by_last[meant]}?" if meant else ""
@@ -162,7 +162,7 @@ def _unknown_key(override: Override, base: DictConfig) -> str:
 
 @cache
 def _sections() -> dict[str, type[Any]]:
-    """The sections of ours, whose options a recipe need not name."""
+    """Return our own sections, whose options a recipe need not name."""
     from arpo_verl.environments.config import EnvironmentConfig
     from arpo_verl.replay.config import ReplayConfig
     from arpo_verl.rollout.config import GuiAgentConfig

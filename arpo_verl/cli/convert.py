@@ -1,4 +1,4 @@
-"""`arpo-verl convert`: recipes from a script or a configuration of the ARPO reference, EasyR1 or a fork."""
+"""`arpo-verl convert` makes recipes from a script or configuration of the ARPO reference, EasyR1 or a fork."""
 
 from __future__ import annotations
 
@@ -19,29 +19,26 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command's parser."""
     parser = commands.add_parser(
         "convert",
-        description="Reads a training script (shell or SLURM; it is not run) with the YAML that it names, or a YAML "
-        "file alone, and writes a recipe over osworld_full for each training that it starts. Each of their options is "
-        "taken over, or named with the reason why not; what you must fill in is listed. docs/reference/migration.md "
-        "has the table.",
+        description="Reads a training script (shell or SLURM, without running it) and the YAML that it names, or just "
+        "a YAML file. Writes a recipe based on osworld_full for each training that the script starts. It takes over "
+        "each option, or says why not, and lists what you must fill in. docs/reference/migration.md has the table.",
     )
     parser.add_argument("source", type=Path, metavar="SCRIPT|YAML", help="such as examples/osworld_subset32.sh")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="KEY=VALUE", help="an option of theirs, instead of what the source says"
-    )
-    parser.add_argument("--config", type=Path, metavar="YAML", help="the file that the script's config= means")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="an option of the source, with another value")
+    parser.add_argument("--config", type=Path, metavar="YAML", help="the file for the script's config=")
     parser.add_argument(
         "--ignore",
         action="append",
         default=[],
         metavar="KEY",
-        help="leave out this option, or this section, of a fork's; may be repeated",
+        help="leave out this option or section of a fork; may be repeated",
     )
     parser.add_argument("--out", type=Path, metavar="YAML", help="default: recipes/EXPERIMENT_NAME.yaml; - prints it")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the recipes and say what they do not have."""
+    """Write the recipes and print what they lack."""
     from arpo_verl.cli.recipes import save_recipe
     from arpo_verl.migration.recipe import convert, describe, write_recipe
     from arpo_verl.migration.settings import read_settings
@@ -68,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _paths(out: Path | None, converted: Sequence[Converted]) -> list[Path]:
-    """A file for each recipe; of one name, they are numbered."""
+    """Return a file for each recipe, numbered if several have the same name."""
     paths: list[Path] = []
     for one in converted:
         path = out or Path("recipes") / f"{one.name}.yaml"

@@ -1,5 +1,5 @@
-"""`arpo-verl doctor`: what is installed and registered, which tasks can run here, how much a recipe will take, and what
-to do about the rest."""
+"""`arpo-verl doctor` checks what is installed and registered, which tasks can run here, and what a recipe needs, and
+says what to do."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command's parser."""
     parser = commands.add_parser(
         "doctor",
-        description="Checks this machine; with --task-dir, whether it can run each task there and what is missing; "
-        "with --recipe, how much memory and disk a run will take. The exit status is 0 when nothing required is "
-        "missing, every task can run, and all of the recipe fits.",
+        description="Checks this machine. With --task-dir, checks whether it can run each task there, and what is "
+        "missing. With --recipe, estimates how much memory and disk a run needs. The exit status is 0 if nothing "
+        "required is missing, every task can run, and the recipe fits.",
     )
     sizes = parser.add_argument_group("a recipe instead of the machine")
-    sizes.add_argument("--recipe", metavar="NAME", help="as `arpo-verl recipes list` names it, or a YAML file")
+    sizes.add_argument("--recipe", metavar="NAME", help="a name from `arpo-verl recipes list`, or a YAML file")
     sizes.add_argument(
-        "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="what the training command will override"
+        "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="overrides of the training command"
     )
-    sizes.add_argument("--node-gb", type=float, help="host memory of a node that trains; this machine's if it has GPUs")
-    sizes.add_argument("--gpu-gb", type=float, help="memory of one GPU; this machine's, or 80")
+    sizes.add_argument(
+        "--node-gb", type=float, help="memory of a training node (default: this machine's if it has GPUs)"
+    )
+    sizes.add_argument("--gpu-gb", type=float, help="memory of one GPU (default: this machine's, or 80)")
     tasks = parser.add_argument_group("tasks instead of the machine")
     tasks.add_argument("--task-dir", metavar="DIR", help="a folder of task files, an index, or NAME:ARGUMENT")
     form = tasks.add_mutually_exclusive_group()
@@ -40,11 +42,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print every finding; 0 when nothing required is missing."""
+    """Print every finding; return 0 if nothing required is missing."""
     if args.recipe is not None:
         return _check_recipe(args)
     if args.overrides:
-        raise ConfigError(f"{' '.join(args.overrides)}: overrides are of a recipe; name it by --recipe")
+        raise ConfigError(f"{' '.join(args.overrides)}: these are overrides of a recipe; name it with --recipe")
     return _check_tasks(args) if args.task_dir is not None else _check_machine()
 
 

@@ -1,4 +1,4 @@
-"""`arpo-verl evaluate`: how often a policy solves tasks; and two such numbers compared."""
+"""`arpo-verl evaluate` measures how often a policy solves tasks, and compares two evaluations."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from arpo_verl.untrusted import printable_lines
 FAULTY = 1
 
 DESCRIPTION = """\
-Has a policy play tasks as in training, each several times, and writes a table of
-its success with 95% intervals beside the recorded episodes. What infrastructure
-failed is reported apart and never scored: the exit status is then 1, and the same
-command plays it again.
+Lets a policy play tasks as in training, each several times, and writes a table of
+its success with 95% intervals beside the recorded episodes. Trials lost to
+infrastructure failures are reported separately and never scored: the exit status is
+then 1, and the same command repeats them.
 """
 EPILOG = """examples:
   arpo-verl evaluate --recipe embedded --model .cache/policy --runs 8 --out runs/warm-start
@@ -25,7 +25,7 @@ EPILOG = """examples:
     --endpoint http://127.0.0.1:8000/v1 --out runs/ui-tars
   arpo-verl evaluate --compare runs/warm-start runs/trained
 
-A run that was broken off, however that happened, goes on by the same command. `arpo-verl view` opens its folder.
+If an evaluation is interrupted or killed, the same command resumes it. `arpo-verl view` opens its folder.
 """
 
 
@@ -40,12 +40,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_playing_options(parser)
     parser.add_argument("--runs", type=int, default=1, metavar="K", help="episodes of each task (default: 1)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the evaluation's folder")
-    parser.add_argument("--compare", type=Path, nargs=2, metavar=("A", "B"), help="two folders: which is better?")
+    parser.add_argument("--compare", type=Path, nargs=2, metavar=("A", "B"), help="compare two evaluations' folders")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate or compare; 0 when every trial has a result."""
+    """Evaluate or compare; return 0 if every trial has a result."""
     if args.compare:
         from arpo_verl.evaluation.compare import compare
         from arpo_verl.evaluation.folder import EvaluationFolder
@@ -69,10 +69,10 @@ def run(args: argparse.Namespace) -> int:
         with ended_by_signals(), open_policy(args, playing, args.out) as policy:
             evaluated = evaluate(args.out, playing.tasks, scheduler, policy, settings)
     except KeyboardInterrupt:
-        print(f"\ninterrupted; the same command goes on, {args.out} has what was played")
+        print(f"\ninterrupted; the same command resumes, and {args.out} has the episodes so far")
         return INTERRUPTED
     print(printable_lines(f"\n{write_report(args.out)}"))
     if evaluated.faults:
-        print(f"infrastructure failed {len(evaluated.faults)} trials; the same command plays them again")
+        print(f"infrastructure failures lost {len(evaluated.faults)} trials; the same command repeats them")
     print(f"tables    {args.out}/results.md, results.csv\nepisodes  {shown_command('view', args.out)}")
     return FAULTY if evaluated.faults else 0

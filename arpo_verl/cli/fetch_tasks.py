@@ -1,4 +1,4 @@
-"""`arpo-verl fetch-tasks`: OSWorld's task files at a pinned commit, downloaded or from an archive that you copied."""
+"""`arpo-verl fetch-tasks` gets OSWorld's task files at a pinned commit, by download or from a copied archive."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from arpo_verl.versions import OSWORLD_ARCHIVE, OSWORLD_COMMIT
 DESCRIPTION = f"""\
 Puts OSWorld's task files (its folder evaluation_examples, 369 tasks in ten domains)
 into a folder, at commit {OSWORLD_COMMIT[:12]} of github.com/xlang-ai/OSWorld.
-The download is resumed where it was interrupted. Your own files are never overwritten.
+An interrupted download resumes where it stopped. Your own files are never overwritten.
 """
 EPILOG = f"""without the internet: on a machine that has it, download
   {OSWORLD_ARCHIVE}
-copy the file over, and give it by --archive.
+copy the file here, and name it with --archive.
 """
 
 
@@ -29,17 +29,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--folder", type=Path, required=True, help="where test_all.json and examples/ are put")
+    parser.add_argument("--folder", type=Path, required=True, help="folder for test_all.json and examples/")
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
-        "--url", default=OSWORLD_ARCHIVE, help="a mirror: the address of the same archive (default: GitHub)"
+        "--url", default=OSWORLD_ARCHIVE, help="address of a mirror of the same archive (default: GitHub)"
     )
-    source.add_argument("--archive", type=Path, metavar="FILE", help="the archive, where it is on this machine already")
+    source.add_argument("--archive", type=Path, metavar="FILE", help="the archive, if it is already on this machine")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fetch what is not there yet; print what there is, and the recipe's line."""
+    """Fetch missing files; print what is there, and the recipe's line."""
     from arpo_verl.tasks.osworld_files import INDEX, count_by_domain, stored_files
 
     files = stored_files(args.folder)
@@ -65,7 +65,7 @@ def _fetch(folder: Path, url: str, archive: Path | None) -> Mapping[str, bytes]:
         if error.errno not in FULL:
             raise
         raise FetchError(
-            f"the disk of {folder} is full; make room (100 MB will do), then the same command goes on"
+            f"the disk of {folder} is full; free 100 MB, then run the same command again to resume"
         ) from error
     return files
 
@@ -79,12 +79,12 @@ def _downloaded(url: str, part: Path) -> Mapping[str, bytes]:
         download(url, part, MAX_ARCHIVE_BYTES)
     except FetchError as error:
         raise FetchError(
-            f"{error}. Run the same command again to go on; or give a mirror by --url, or a copied archive by --archive"
+            f"{error}. Run the same command again to resume, or name a mirror with --url, or an archive with --archive"
         ) from error
     try:
         files = read_archive(part)
     except FetchError:
-        part.unlink()  # else the next download would go on from it
+        part.unlink()  # otherwise the next download would resume it
         raise
     part.unlink()
     return files

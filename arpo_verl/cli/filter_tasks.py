@@ -1,4 +1,4 @@
-"""`arpo-verl filter-tasks`: which tasks a policy sometimes solves, as a list to train on."""
+"""`arpo-verl filter-tasks` lists the tasks that a policy sometimes solves, to train on them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from arpo_verl.config import Problems, require
 UNSETTLED = 1
 
 DESCRIPTION = """\
-Has a policy play each task until it is settled whether it is kept, by far fewer
-episodes than --runs of each, and writes the list. Tasks that doing nothing solves
-on these desktops are named and left out. What infrastructure failed is never
-scored: where it leaves a task unsettled the exit status is 1, and the same command
-goes on.
+Lets a policy play each task until it is settled whether to keep it, which takes far
+fewer episodes than --runs of each, and writes the list. Tasks that doing nothing
+solves on these desktops are named and left out. Trials lost to infrastructure
+failures are never scored. If they leave a task unsettled, the exit status is 1, and
+the same command resumes.
 """
 EPILOG = """examples:
   arpo-verl filter-tasks --recipe embedded --model .cache/policy --out runs/filter
@@ -25,7 +25,7 @@ EPILOG = """examples:
     --endpoint http://127.0.0.1:8000/v1 --keep "0.1 <= rate <= 0.9" --error 0 --out runs/filter
   python -m verl.trainer.main_ppo ... data.train_files=runs/filter/training_tasks
 
-What an evaluation with the same settings has in --out counts; a run that was broken off goes on by the same command.
+An evaluation with the same settings in --out counts too. The same command resumes an interrupted run.
 """
 
 
@@ -37,12 +37,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_playing_options(parser, temperature=1.0)  # rollouts of training are drawn so
-    parser.add_argument("--runs", type=int, default=16, metavar="K", help="episodes of each task at most (default: 16)")
+    add_playing_options(parser, temperature=1.0)  # as in training's rollouts
+    parser.add_argument("--runs", type=int, default=16, metavar="K", help="most episodes of each task (default: 16)")
     parser.add_argument(
         "--keep",
         metavar="RULE",
-        help="a range of successes in --runs, or of their rate, such as 'successes >= 1' or '0.1 <= rate <= 0.9' "
+        help="range of successes in --runs, or of their rate, such as 'successes >= 1' or '0.1 <= rate <= 0.9' "
         "(default: '1 <= successes <= K - 1')",
     )
     parser.add_argument(
@@ -50,19 +50,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=float,
         default=0.02,
         metavar="P",
-        help="a task is settled where all --runs would decide otherwise with at most this probability; 0 waits until "
-        "they no longer could (default: 0.02)",
+        help="a task is settled if all --runs would change the decision with at most this probability; 0 waits until "
+        "they cannot change it (default: 0.02)",
     )
     parser.add_argument("--skip-infeasible", action="store_true", help="leave out tasks whose right answer is FAIL")
     parser.add_argument(
-        "--group-size", type=int, default=8, metavar="N", help="rollout.n of the training to come (default: 8)"
+        "--group-size", type=int, default=8, metavar="N", help="rollout.n of the planned training (default: 8)"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", required=True, help="the folder for all of it")
+    parser.add_argument("--out", type=Path, metavar="DIR", required=True, help="folder for episodes and the list")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Filter; 0 when every task is settled and the list has one."""
+    """Filter; return 0 if every task is settled and the list is not empty."""
     from arpo_verl.cli.playing import read_command
     from arpo_verl.cli.policies import open_policy
     from arpo_verl.evaluation.filter_run import filter_tasks
@@ -90,13 +90,13 @@ def run(args: argparse.Namespace) -> int:
         with ended_by_signals(), open_policy(args, playing, args.out) as policy:
             filtered = filter_tasks(args.out, playing.tasks, rule, policy, playing.settings, **options)
     except KeyboardInterrupt:
-        print(f"\ninterrupted; the same command goes on, {args.out} has what was played")
+        print(f"\ninterrupted; the same command resumes, and {args.out} has the episodes so far")
         return INTERRUPTED
     folder = write_training_list(args.out, filtered, playing.tasks)
     write_report(args.out)
     print(filtered)
     if not filtered.kept:
-        print(f"no task is kept, so {folder} has none to train on; see {args.out}/filter.json")
+        print(f"no task was kept, so {folder} has none to train on; see {args.out}/filter.json")
         return UNSETTLED
     print(f"data.train_files={folder}")
     fates = {task.fate for task in filtered.tasks}

@@ -1,8 +1,8 @@
-"""`arpo-verl install-osworld`: OSWorld's client into an environment whose packages must not move.
+"""`arpo-verl install-osworld` installs OSWorld's client without changing the versions of other packages.
 
-`desktop-env` pins numpy<2, torch 2.5 and transformers 4.35, and pyautogui asks for a package that overwrites
-python-xlib. All work without those pins. So what they import is installed with every package that is there already held
-in place by constraints, and they themselves without their dependencies. Versions are compared before and after.
+`desktop-env` pins numpy<2, torch 2.5 and transformers 4.35, and pyautogui requires a package that overwrites
+python-xlib. All of them work without those pins. So we install what they import, with constraints that fix every
+existing package, and then them without their dependencies. We compare versions before and after.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from arpo_verl.errors import ArpoError, MissingDependencyError
 from arpo_verl.versions import TESTED, extra_requirements, pip_install
 
-# The only list of what is installed without its dependencies. The client; then what the embedded desktop's guest runs.
+# The packages installed without dependencies: the client, then those of the embedded desktop's guest.
 NO_DEPS = {
     "desktop-env": TESTED["desktop-env"],
     "pyautogui": "0.9.54",
@@ -31,7 +31,7 @@ NO_DEPS = {
     "mouseinfo": "0.1.3",
     "pyperclip": "1.11.0",
 }
-# What users ask about first; every other package is compared too.
+# The packages that users ask about first; we compare all others too.
 SHOWN = ("numpy", "torch", "transformers", "verl", "vllm", "ray")
 
 _VERSIONS = "import importlib.metadata as m, json; print(json.dumps([(d.name, d.version) for d in m.distributions()]))"
@@ -40,20 +40,20 @@ _IMPORT_TIMEOUT_S = 300
 
 
 class PackagesMovedError(ArpoError, RuntimeError):
-    """The installation changed packages that were there before."""
+    """The installation changed existing packages."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command's parser."""
     parser = commands.add_parser("install-osworld")
-    parser.add_argument("--python", default=sys.executable, help="the Python to install for (default: this one)")
-    parser.add_argument("--installer", choices=("uv", "pip"), help="default: uv where it is found")
+    parser.add_argument("--python", default=sys.executable, help="Python to install for (default: this one)")
+    parser.add_argument("--installer", choices=("uv", "pip"), help="default: uv if it is found")
     parser.add_argument("--dry-run", action="store_true", help="print the commands and stop")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan, install, and check that nothing moved and that the client imports."""
+    """Print the plan, install, and check that no version changed and that the client imports."""
     before = installed_versions(args.python)
     installer = args.installer or default_installer()
     if installer == "pip" and "pip" not in before:
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         constraints = Path(folder) / "constraints.txt"
         constraints.write_text(constraint_lines(before), encoding="utf-8")
         commands = plan(args.python, installer, constraints)
-        print(f"installing for {args.python}, with its {len(before)} packages held in place:")
+        print(f"installing for {args.python}, without changing its {len(before)} packages:")
         for command in commands:
             print(f"  {shlex.join(command)}")
         if args.dry_run:
@@ -73,12 +73,12 @@ def run(args: argparse.Namespace) -> int:
     check_nothing_moved(before, after)
     _check_import(args.python)
     held = ", ".join(f"{name} {after[name]}" for name in SHOWN if name in after)
-    print(f"{len(after) - len(before)} packages added, none moved ({held}); OSWorld's client imports")
+    print(f"{len(after) - len(before)} packages added, none changed ({held}); OSWorld's client imports")
     return 0
 
 
 def plan(python: str, installer: str, constraints: Path) -> list[list[str]]:
-    """The two commands: what the client imports, under constraints; then the packages of `NO_DEPS` alone."""
+    """Return the two commands: first for what the client imports, with constraints, then for `NO_DEPS` alone."""
     install = _install_command(python, installer)
     pinned = [f"{name}=={version}" for name, version in NO_DEPS.items()]
     return [
@@ -88,12 +88,12 @@ def plan(python: str, installer: str, constraints: Path) -> list[list[str]]:
 
 
 def default_installer() -> str:
-    """`uv` where it is on the PATH or beside this Python, else `pip`."""
+    """Return `uv` if it is on the PATH or beside this Python, otherwise `pip`."""
     return "uv" if _uv() else "pip"
 
 
 def installed_versions(python: str) -> dict[str, str]:
-    """`{normalized name: version}` of what the interpreter has.
+    """Return `{normalized name: version}` of the interpreter's packages.
 
     Raises:
         MissingDependencyError: there is no such Python.
@@ -102,26 +102,26 @@ def installed_versions(python: str) -> dict[str, str]:
         listing = subprocess.run([python, "-c", _VERSIONS], capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
         raise MissingDependencyError(f"--python must name a Python that runs, got {python!r}: {error}") from error
-    # Of two with one name, the first on the path is the one that is imported.
+    # Of two packages with one name, Python imports the first on the path.
     return {_normal(name): version for name, version in reversed(json.loads(listing.stdout))}
 
 
 def constraint_lines(versions: Mapping[str, str]) -> str:
-    """A constraints file that holds every installed package but those of `NO_DEPS`."""
+    """Return a constraints file with every installed package except those of `NO_DEPS`."""
     return "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()) if name not in NO_DEPS)
 
 
 def check_nothing_moved(before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Compare the packages that were there before, `NO_DEPS` apart.
+    """Compare the existing packages, except `NO_DEPS`.
 
     Raises:
-        PackagesMovedError: names each with both versions, and how to put it back.
+        PackagesMovedError: a version changed; the message has both versions, and how to restore them.
     """
     moved = {name: version for name, version in before.items() if name not in NO_DEPS and after.get(name) != version}
     if moved:
         changes = ", ".join(f"{name} {version} -> {after.get(name, 'gone')}" for name, version in moved.items())
         back = pip_install(*(f"{name}=={version}" for name, version in moved.items()), options=["--no-deps"])
-        raise PackagesMovedError(f"packages moved that must not: {changes}; put them back: {back}")
+        raise PackagesMovedError(f"the installation changed existing packages: {changes}; restore them: {back}")
 
 
 def _install_command(python: str, installer: str) -> list[str]:
@@ -142,8 +142,8 @@ def _execute(command: Sequence[str]) -> None:
     done = subprocess.run(command)
     if done.returncode != 0:
         raise MissingDependencyError(
-            f"this command ended with {done.returncode} and says above why: {shlex.join(command)}; where it is a "
-            "conflict with a package that is installed, install for another Python (--python, and in the recipe "
+            f"this command failed with status {done.returncode}, for the reason above: {shlex.join(command)}; if that "
+            "is a conflict with an installed package, install for another Python (--python, and in the recipe "
             "environment.py_executable)"
         )
 
@@ -153,8 +153,8 @@ def _check_import(python: str) -> None:
         probe = subprocess.run([python, "-c", _IMPORT], capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:
         raise MissingDependencyError(
-            f"all is installed, but {python} took more than {_IMPORT_TIMEOUT_S} s to import OSWorld's client; check it "
-            "by `arpo-verl doctor` when this machine has less to do"
+            f"all is installed, but {python} took more than {_IMPORT_TIMEOUT_S} s to import OSWorld's client; run "
+            "`arpo-verl doctor` when this machine is less busy"
         ) from error
     if probe.returncode != 0:
         last = probe.stderr.strip().splitlines()[-1:] or ["no output"]

@@ -1,4 +1,4 @@
-"""A command that holds desktops and is interrupted."""
+"""This ends a command that holds desktops properly when it is interrupted."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import signal
 from collections.abc import Iterator
 
 INTERRUPTED = 130
-"""The exit status then."""
+"""The exit status after an interrupt."""
 
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """A closed terminal or a `kill` ends the block as Ctrl-C does: by an exception, so that desktops are closed."""
+    """End the block as Ctrl-C does after a closed terminal or a `kill`: by an exception, which closes desktops."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

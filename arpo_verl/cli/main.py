@@ -1,4 +1,4 @@
-"""The command line `arpo-verl`."""
+"""This is the command line `arpo-verl`."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ COMMANDS = {
     "evaluate": "measure how often a policy solves tasks; compare two evaluations",
     "filter-tasks": "choose the tasks that a policy solves sometimes",
 }
-"""Each command with its line in the list. Its module is imported when the command is typed, and no other one."""
+"""Each command with its line in the list. We import only the module of the typed command."""
 
 OLDEST_PYTHON = (3, 11)
-"""As setup.py says; the veRL that we support takes none newer than 3.12."""
+"""The same as in setup.py; the veRL that we support works with no Python newer than 3.12."""
 
 _STDOUT = 1
 
 
 def build_parser(typed: str | None = None) -> argparse.ArgumentParser:
-    """The parser of all commands; only the typed one has its options, which its module adds."""
+    """Build the parser of all commands; only the typed one has its options, which its module adds."""
     parser = CommandParser(
         prog="arpo-verl",
         description="ARPO training with stock veRL, and tools around it.",
@@ -61,8 +61,8 @@ def build_parser(typed: str | None = None) -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Return 2 after printing one line about an `ArpoError`, a package that is not installed, or what
-    the file system refuses, 130 after Ctrl-C, 141 where the reader of the output, such as `head`, is gone."""
+    """Run one command. Return 2 after printing one line about an `ArpoError`, a missing package or an error of the file
+    system, 130 after Ctrl-C, and 141 if the reader of the output, such as `head`, is gone."""
     if _python() < OLDEST_PYTHON:
         print(f"arpo-verl: {_explain_old_python()}", file=sys.stderr)
         return 2
@@ -95,13 +95,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _refuse(reason: str) -> int:
-    """Print why; it may quote a file of somebody else's."""
+    """Print the reason, which may quote an untrusted file."""
     print(f"arpo-verl: {printable_lines(reason)}", file=sys.stderr)
     return 2
 
 
 def _lost_reader() -> bool:
-    """Whether nobody reads standard output any more. What Python still holds of it is dropped: it would complain."""
+    """Return whether nobody reads standard output any more; if so, drop Python's buffer, which would raise."""
     poll = select.poll()
     poll.register(_STDOUT, 0)
     if not poll.poll(0):
@@ -117,8 +117,8 @@ def _python() -> tuple[int, ...]:
 def _explain_old_python() -> str:
     here, oldest = (".".join(map(str, version)) for version in (_python(), OLDEST_PYTHON))
     return (
-        f"this is Python {here}, and arpo-verl needs {oldest} or newer; make an environment with a newer one, "
-        "as by `python3.12 -m venv .venv`, and install arpo-verl there"
+        f"this is Python {here}, but arpo-verl needs {oldest} or newer; make an environment with a newer one, "
+        "such as `python3.12 -m venv .venv`, and install arpo-verl there"
     )
 
 

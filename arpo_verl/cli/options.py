@@ -1,4 +1,4 @@
-"""Options of a recipe's section `environment:` on a command line."""
+"""These are the options of a recipe's section `environment:` on a command line."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from arpo_verl.errors import ConfigError
 
 def add_environment_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """Add `--provider` and `--option`."""
-    parser.add_argument("--provider", default=EMBEDDED, help="as environment.provider of a recipe (default: embedded)")
+    parser.add_argument("--provider", default=EMBEDDED, help="as a recipe's environment.provider (default: embedded)")
     parser.add_argument(
         "--option",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="any other option of a recipe's environment section; VALUE as JSON or plain text; may be repeated",
+        help="another option of a recipe's environment section; VALUE is JSON or plain text; may be repeated",
     )
 
 
 def build_environment(args: argparse.Namespace, defaults: Mapping[str, Any]) -> EnvironmentConfig:
-    """The section that `--provider` and `--option` come to, over `defaults`.
+    """Build the section from `--provider` and `--option`, over `defaults`.
 
     Raises:
         ConfigError: an option does not exist or has a wrong value.
@@ -35,7 +35,7 @@ def build_environment(args: argparse.Namespace, defaults: Mapping[str, Any]) -> 
 
 
 def parse_options(texts: Sequence[str], flag: str, section: str) -> dict[str, Any]:
-    """`KEY=VALUE`s as given to a repeated flag; the section's name may stand before each key.
+    """Parse the `KEY=VALUE`s of a repeated flag; a key may begin with the section's name.
 
     Raises:
         ConfigError: there is no `=`.

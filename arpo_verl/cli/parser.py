@@ -1,4 +1,4 @@
-"""The command line's parser: one sentence for a mistake, with the option or name that was meant."""
+"""This parser reports a mistake in one sentence, and suggests the option or name that the user may have meant."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _PLAIN = {
 
 
 class CommandParser(argparse.ArgumentParser):
-    """argparse's, without its lines of usage, and with "did you mean". Its commands' parsers are of this class too.
+    """This is argparse's parser, without lines of usage, and with "did you mean". Commands use this class too.
 
-    It takes no abbreviations: a mistyped option starts nothing, such as a download of 12 GB.
+    It accepts no abbreviations, so that a mistyped option cannot start something, such as a download of 12 GB.
     """
 
     def __init__(self, **options: Any):
         super().__init__(**options, allow_abbrev=False)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Parse; options that are unknown are reported all at once. A recipe's overrides may stand behind options."""
+        """Parse, and report all unknown options at once. A recipe's overrides may follow options."""
         words = sys.argv[1:] if args is None else list(args)
         first = next(iter(words), "")
         if first.startswith("-") and first not in self._option_string_actions:
-            self.error(self._explain_unknown([first]))  # else a missing command would be reported
+            self.error(self._explain_unknown([first]))  # otherwise argparse reports a missing command
         parsed, unknown = self.parse_known_args(words, namespace)
-        if isinstance(overrides := getattr(parsed, "overrides", None), list):  # argparse takes one row of them alone
+        if isinstance(overrides := getattr(parsed, "overrides", None), list):  # argparse takes only one group of them
             overrides.extend(word for word in unknown if not word.startswith("-"))
             unknown = [word for word in unknown if word.startswith("-")]
         if unknown:
@@ -47,7 +47,7 @@ class CommandParser(argparse.ArgumentParser):
         return parsed
 
     def error(self, message: str) -> NoReturn:
-        """Say it and end with status 2."""
+        """Print the message and exit with status 2."""
         for pattern, plain in _PLAIN.items():
             message = re.sub(pattern, plain, message)
         end = "" if message.endswith("?") else "."
@@ -62,13 +62,13 @@ class CommandParser(argparse.ArgumentParser):
     def _explain_unknown(self, words: Sequence[str]) -> str:
         options = [word.partition("=")[0] for word in words if word.startswith("-")]
         if not options:
-            return f"{' '.join(words)!r} is more than this command takes"
+            return f"this command does not take {' '.join(words)!r}"
         known = self._option_string_actions
         return "; ".join(f"there is no option {option}{did_you_mean(option, known)}" for option in options)
 
 
 def _of_command(parser: CommandParser, words: Sequence[str]) -> CommandParser:
-    """The parser of the command that the words name, or of its action."""
+    """Return the parser of the command, or of its action, that the words name."""
     rest = iter(words)
     while (commands := next(_commands(parser), None)) is not None:
         name = next((word for word in rest if word in commands), None)

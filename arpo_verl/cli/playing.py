@@ -1,4 +1,4 @@
-"""What the options of `cli/playing_options.py` come to: the tasks, how they are played, and the desktops."""
+"""This reads the options of `cli/playing_options.py`: the tasks, how to play them, and the desktops."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Playing:
-    """What the options come to."""
+    """These are the options' values."""
 
     tasks: tuple[Task, ...]
     settings: EvaluationSettings
     pixels: Mapping[str, int]
-    """`min_pixels` and `max_pixels` of a screenshot, or neither: the processor's own."""
+    """`min_pixels` and `max_pixels` of a screenshot, or neither for the processor's own."""
 
 
 def read_command(args: argparse.Namespace) -> Playing:
-    """Read what a command of `cli/playing_options.py` needs: `read_playing`, who plays, how often and into what.
+    """Read `read_playing`'s options, and check the policy, the number of runs and the folder.
 
     Raises:
-        ArpoError: all that is wrong.
+        ArpoError: has everything that is wrong.
     """
     problems = Problems()
     if args.out is None:
-        problems.errors.append(ConfigError("no folder given for what is played; add --out DIR"))
+        problems.errors.append(ConfigError("no folder given for the episodes; add --out DIR"))
     if (args.model is None) == (args.endpoint is None):
         given = "no policy given" if args.model is None else "two policies given"
-        problems.errors.append(ConfigError(f"{given}; name one, by --model PATH or --endpoint URL"))
+        problems.errors.append(ConfigError(f"{given}; name one with --model PATH or --endpoint URL"))
     with problems.gather():
         require(args.runs >= 1, "--runs", "1 or more", args.runs)
     with problems.gather():
@@ -61,10 +61,10 @@ def read_playing(args: argparse.Namespace) -> Playing:
     """Read the options, and the tasks.
 
     Raises:
-        ConfigError: a value is wrong, or the recipe is none.
-        TaskError: a task cannot be used, or does not run on this machine's desktops.
+        ConfigError: a value is wrong, or there is no such recipe.
+        TaskError: a task is malformed, or does not run on this machine's desktops.
     """
-    from arpo_verl.evaluation.runner import EvaluationSettings  # it needs Ray, which no other command waits for
+    from arpo_verl.evaluation.runner import EvaluationSettings  # imports Ray, which other commands need not wait for
 
     problems, recipe = Problems(), _Recipe(args.recipe)
     with problems.gather():
@@ -86,7 +86,7 @@ def _agent(args: argparse.Namespace, recipe: _Recipe) -> GuiAgentConfig:
     agent = {**recipe.section("gui_agent"), **parse_options(args.agent, "--agent", "gui_agent.")}
     agent |= {"max_steps": max(args.max_steps or (agent.get("max_steps", 15),)), "trajectory_dir": None}
     if args.max_steps and agent.get("context", FULL) == FULL:
-        agent["max_screenshots"] = None  # as many as replies
+        agent["max_screenshots"] = None  # as many screenshots as replies
     return build_config(GuiAgentConfig, "gui_agent", agent)
 
 
@@ -108,7 +108,7 @@ def _pixels(args: argparse.Namespace, recipe: _Recipe) -> dict[str, Any]:
 
 
 class _Recipe:
-    """What a recipe says; nothing where none is named."""
+    """This has a recipe's values; nothing without a recipe."""
 
     def __init__(self, name: str | None):
         self._config: DictConfig | None = None
@@ -133,7 +133,7 @@ def _environment(args: argparse.Namespace, recipe: _Recipe) -> EnvironmentConfig
     if provider != section.get("provider"):
         section = default_options(provider)
     values = {**section, **parse_options(args.option, "--option", "environment."), "provider": provider}
-    values |= {"status_file": None, "partial_credit": 0.0}  # of a training run alone
+    values |= {"status_file": None, "partial_credit": 0.0}  # only for training runs
     if args.desktops is not None:
         values["num_desktops"] = args.desktops
     return build_config(EnvironmentConfig, "environment", values)

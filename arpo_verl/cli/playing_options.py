@@ -1,4 +1,4 @@
-"""The options of commands that have a policy play tasks: who plays, as in which recipe, on which desktops."""
+"""These options are for commands that let a policy play tasks: which policy, how, and on which desktops."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ def add_playing_options(parser: argparse.ArgumentParser, temperature: float = 0.
     """Add the options.
 
     Args:
-        temperature: where none is given.
+        temperature: the default of `--temperature`.
     """
     policy = parser.add_argument_group("the policy, one of these")
     policy.add_argument(
-        "--model", type=Path, metavar="PATH", help="a model's folder, or a checkpoint of veRL's, which is merged first"
+        "--model", type=Path, metavar="PATH", help="a model's folder, or a checkpoint of veRL's (merged first)"
     )
     policy.add_argument(
         "--endpoint", metavar="URL", help="an OpenAI-compatible server, such as http://127.0.0.1:8000/v1"
@@ -25,13 +25,13 @@ def add_playing_options(parser: argparse.ArgumentParser, temperature: float = 0.
     model.add_argument(
         "--engine",
         choices=("vllm", "transformers"),
-        help="vllm: `vllm serve` as a child, on GPUs; transformers: ours, on the CPU (default: vllm where a GPU is)",
+        help="vllm: `vllm serve` as a child, on GPUs; transformers: ours, on the CPU (default: vllm if there is a GPU)",
     )
     model.add_argument(
         "--vllm", default="", metavar="OPTIONS", help="options of `vllm serve`, such as '--tensor-parallel-size 4'"
     )
     endpoint = parser.add_argument_group("with --endpoint")
-    endpoint.add_argument("--model-name", metavar="NAME", help="default: the only model that the server has")
+    endpoint.add_argument("--model-name", metavar="NAME", help="default: the server's only model")
     endpoint.add_argument(
         "--api-key-env",
         default="OPENAI_API_KEY",
@@ -42,15 +42,15 @@ def add_playing_options(parser: argparse.ArgumentParser, temperature: float = 0.
         "--processor",
         type=Path,
         metavar="FOLDER",
-        help="a model's folder, whose processor says how screenshots are resized (default: as is usual in "
-        "the model's family)",
+        help="a model's folder, whose processor sets how screenshots are resized (default: as usual in the model's "
+        "family)",
     )
     play = parser.add_argument_group("how it plays")
     play.add_argument(
         "--recipe",
         metavar="NAME",
-        help="take the sections gui_agent and environment, the limits on pixels and the validation tasks of a recipe "
-        "(as `arpo-verl recipes list` names it, or a YAML file); options given here win",
+        help="use a recipe's sections gui_agent and environment, its limits on pixels and its validation tasks (a name "
+        "from `arpo-verl recipes list`, or a YAML file); options given here win",
     )
     play.add_argument("--tasks", metavar="WHICH", help="'embedded', 'embedded_long', or task files, folders or indices")
     play.add_argument(
@@ -60,17 +60,15 @@ def add_playing_options(parser: argparse.ArgumentParser, temperature: float = 0.
         metavar="KEY=VALUE",
         help="an option of a recipe's section gui_agent, such as model_family=qwen25_vl; may be repeated",
     )
-    play.add_argument(
-        "--max-steps", type=_budgets, metavar="N[,N]", help="turn budgets (default: the recipe's, else 15)"
-    )
+    play.add_argument("--max-steps", type=_budgets, metavar="N[,N]", help="turn budgets (default: the recipe's, or 15)")
     words = f"0 takes the likeliest token (default: {temperature:g})"
     play.add_argument("--temperature", type=float, default=temperature, help=words)
     play.add_argument("--top-p", type=float, default=1.0, help="default: 1")
     play.add_argument("--seed", type=int, default=0, help="seed of the sampling (default: 0)")
     play.add_argument(
-        "--context", type=int, metavar="N", help="tokens of an episode (default: what the model or its server says)"
+        "--context", type=int, metavar="N", help="most tokens of an episode (default: the model's or server's limit)"
     )
-    play.add_argument("--min-pixels", type=int, metavar="N", help="least pixels of a screenshot as the model sees it")
+    play.add_argument("--min-pixels", type=int, metavar="N", help="least pixels of a screenshot for the model")
     play.add_argument("--max-pixels", type=int, metavar="N", help="most pixels; give both or neither")
     desktops = parser.add_argument_group("desktops")
     desktops.add_argument("--desktops", type=int, metavar="N", help="episodes at once (default: 8, or the recipe's)")

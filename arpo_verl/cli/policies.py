@@ -1,4 +1,4 @@
-"""Who plays, by the options of `cli/playing_options.py`: a server's model, or a model's folder."""
+"""This opens the policy of the options in `cli/playing_options.py`: a server's model, or a model's folder."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from arpo_verl.rollout.vision import ImageGeometry
 
 @contextlib.contextmanager
 def open_policy(args: argparse.Namespace, playing: Playing, out: Path) -> Iterator[Policy]:
-    """The policy of the options, for the length of the block.
+    """Open the policy of the options, until the end of the block.
 
     Args:
-        out: the folder of what is played; a checkpoint is merged into it.
+        out: the folder of the episodes; a checkpoint is merged into it.
 
     Raises:
         ConfigError: there is no such policy.
@@ -58,10 +58,10 @@ def _has_gpu() -> bool:
 
 
 def geometry(processor: Path | None, playing: Playing) -> ImageGeometry:
-    """How a server's model resizes screenshots.
+    """Return how a server's model resizes screenshots.
 
     Args:
-        processor: a model's folder with its processor; None: as the models of the family do.
+        processor: a model's folder with its processor; None: as the family's models do.
     """
     if processor is not None:
         check_model_type(playing.settings.agent.model_family, read_model_type(processor), str(processor))

@@ -1,4 +1,4 @@
-"""`arpo-verl recipes`: the folder for `--config-dir`, what is in it, and a copy of one recipe to change."""
+"""`arpo-verl recipes` prints the folder for `--config-dir`, lists its recipes, and copies one to change."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser("recipes")
     parser.set_defaults(run=lambda args: _tell(str(recipes_folder())))
     actions = parser.add_subparsers(metavar="ACTION")
-    actions.add_parser("list", help="every recipe in a line").set_defaults(run=_list)
-    copy = actions.add_parser("copy", help="a recipe in a folder of your own, to change")
-    copy.add_argument("name", help="as `arpo-verl recipes list` names it")
+    actions.add_parser("list", help="list every recipe in a line").set_defaults(run=_list)
+    copy = actions.add_parser("copy", help="copy a recipe to your own folder, to change it")
+    copy.add_argument("name", help="a name from `arpo-verl recipes list`")
     copy.add_argument("folder", nargs="?", type=Path, default=Path("recipes"), help="default: recipes")
     copy.set_defaults(run=_copy)
 
 
 def recipes_folder() -> Path:
-    """The folder of the recipes that came with this package: a checkout's own, or the installed one."""
+    """Return the folder of the shipped recipes: a checkout's own, or the installed one."""
     return Path(str(resources.files(PACKAGE))).resolve()
 
 
 def describe_recipes() -> dict[str, str]:
-    """The first sentence of every recipe's opening comment, by the recipe's name."""
+    """Return the first sentence of every recipe's opening comment, by the recipe's name."""
     folder = recipes_folder()
     paths = sorted(folder.rglob("*.yaml"), key=lambda path: (len(path.relative_to(folder).parts), path))
     return {str(path.relative_to(folder).with_suffix("")): _first_sentence(path.read_text("utf-8")) for path in paths}
 
 
 def copy_recipe(name: str, folder: Path) -> Path:
-    """Copy a recipe so that it composes where it lies: what it builds on is found in the package.
+    """Copy a recipe so that it composes in its folder, with its bases in the package.
 
     Returns:
         The copy: `folder/name.yaml`.
@@ -57,7 +57,7 @@ def copy_recipe(name: str, folder: Path) -> Path:
 
 
 def find_recipe(name: str) -> Path:
-    """The file of a recipe that came with the package, or a path to one that ends in `.yaml`.
+    """Return the file of a shipped recipe, or the path itself if it ends in `.yaml`.
 
     Raises:
         ConfigError: there is no such recipe.
@@ -66,7 +66,7 @@ def find_recipe(name: str) -> Path:
 
 
 def save_recipe(path: Path, text: str) -> Path:
-    """Write a recipe so that it composes where it lies; what it builds on is found in the package.
+    """Write a recipe so that it composes in its folder, with its bases in the package.
 
     Raises:
         ConfigError: the file exists, or Hydra would refuse it beside another one.
@@ -80,9 +80,9 @@ def save_recipe(path: Path, text: str) -> Path:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:
-        raise ConfigError(f"{path} exists and is not overwritten; move it, or name another folder") from error
+        raise ConfigError(f"{path} exists, and we do not overwrite it; move it, or name another folder") from error
     except OSError as error:
-        raise ConfigError(f"the recipe must go into a folder that can be written to, got {folder}: {error}") from error
+        raise ConfigError(f"cannot write the recipe to {folder}: {error}; name a writable folder") from error
     return path
 
 
@@ -108,7 +108,7 @@ def _copy(args: argparse.Namespace) -> int:
     path = copy_recipe(args.name, args.folder)
     if DEFAULTS.search(path.read_text("utf-8")):
         return _tell(f"{path}: change it, then train with --config-dir {args.folder} --config-name {args.name}")
-    return _tell(f"{path}: change it; the recipes in {args.folder} take it instead of the package's")
+    return _tell(f"{path}: change it; the recipes in {args.folder} use it instead of the package's")
 
 
 def _first_sentence(text: str) -> str:
@@ -118,14 +118,14 @@ def _first_sentence(text: str) -> str:
 
 
 def _add_search_path(text: str) -> str:
-    """A recipe that others build on has no defaults, and needs none."""
+    """Add the search path; a recipe that others build on has no defaults, and needs no path."""
     if re.search(r"^hydra:\n", text, re.M):
         return re.sub(r"^hydra:\n", rf"\g<0>{SEARCH_PATH}", text, count=1, flags=re.M)
     return DEFAULTS.sub(rf"\g<0>\nhydra:\n{SEARCH_PATH}", text, count=1)
 
 
 def _check_bases(recipes: Mapping[str, str], folder: Path) -> None:
-    """Hydra takes a search path from the recipe that it is given alone, so no copy with one builds on another."""
+    """Refuse a recipe with a search path that builds on another one: Hydra accepts only the main recipe's."""
     for name, text in recipes.items():
         defaults = DEFAULTS.search(text)
         for base in re.findall(r"- (\w+)$", defaults[1], re.M) if defaults else ():

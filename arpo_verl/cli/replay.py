@@ -1,4 +1,4 @@
-"""`arpo-verl replay`: look at saved stores of successes, merge them, and make them before training."""
+"""`arpo-verl replay` shows, exports and merges saved stores of successes, and makes them before training."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command's parser."""
     parser = commands.add_parser(
         "replay",
-        description="Works on stores as checkpoints hold them: <run_dir>/checkpoints/global_step_<N>/replay.",
+        description="Works on stores in checkpoints: <run_dir>/checkpoints/global_step_<N>/replay.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -40,17 +40,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _add_inspect(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = actions.add_parser("inspect", help="tasks, counts, bytes, steps, ages and fingerprint")
+    parser = actions.add_parser("inspect", help="print tasks, counts, bytes, steps, ages and fingerprint")
     parser.add_argument("store", type=Path, help="the store's folder")
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=inspect)
 
 
 def _add_export(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = actions.add_parser("export", help="the successes for people to read, or to fine-tune another model on")
+    parser = actions.add_parser("export", help="export the successes, to read them or to fine-tune another model")
     parser.add_argument("store", type=Path, help="the store's folder")
     parser.add_argument("out", type=Path, help="a new folder")
-    parser.add_argument("--tokenizer", metavar="MODEL", help="the policy's folder or name, to write the text, too")
+    parser.add_argument("--tokenizer", metavar="MODEL", help="the policy's folder or name, to also write texts")
     parser.add_argument(
         "--format",
         choices=["folders", "sharegpt", "openai"],
@@ -64,10 +64,10 @@ def _add_export(actions: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _add_merge(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = actions.add_parser(
         "merge",
-        help="several stores of one policy as one",
-        description="Oldest steps first, equal trajectories once. Capacity: the largest of the stores', or as given.",
+        help="merge several stores of one policy",
+        description="Puts the oldest steps first, equal trajectories once. Default capacity: the stores' largest.",
     )
-    parser.add_argument("stores", type=Path, nargs="+", help="their folders")
+    parser.add_argument("stores", type=Path, nargs="+", help="the stores' folders")
     parser.add_argument("--out", type=Path, required=True, help="a new folder")
     parser.add_argument("--capacity-per-task", type=int, help="successes kept for each task")
     parser.set_defaults(run=merge)
@@ -77,12 +77,12 @@ def _add_seed(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser = actions.add_parser(
         "seed",
         help="make a store of recorded successes",
-        description="Tokenizes recorded successes as the agent loop of the recipe's run would have. Failures, "
-        "malformed replies and validation are left out. Log-probs are kept where the same tokenizer recorded them.",
+        description="Tokenizes recorded successes as the agent loop of the recipe's run would. Leaves out failures, "
+        "malformed replies and validation. Keeps log-probs that the same tokenizer recorded.",
     )
     parser.add_argument("sources", type=Path, nargs="+", help="folders of recorded episodes, such as RUN/trajectories")
     parser.add_argument(
-        "--recipe", metavar="NAME", required=True, help="of the run to seed: embedded, or a YAML file of your own"
+        "--recipe", metavar="NAME", required=True, help="recipe of the run to seed: embedded, or your own YAML file"
     )
     parser.add_argument(
         "--set",
@@ -90,14 +90,14 @@ def _add_seed(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="what the training command will override, such as actor_rollout_ref.model.path=PATH; repeatable",
+        help="an override of the training command, such as actor_rollout_ref.model.path=PATH; may be repeated",
     )
     parser.add_argument("--out", type=Path, required=True, help="a new folder")
     parser.set_defaults(run=seed)
 
 
 def inspect(args: argparse.Namespace) -> int:
-    """Print what a store holds."""
+    """Print the content of a store."""
     from arpo_verl.replay.store.inspection import format_contents, inspect_store
 
     contents = inspect_store(args.store)
@@ -111,7 +111,7 @@ def export(args: argparse.Namespace) -> int:
     from arpo_verl.replay.store.sft import export_sft
 
     if args.format != "folders" and args.tokenizer is None:
-        raise ConfigError(f"--format {args.format} must know the policy's tokenizer; add --tokenizer MODEL")
+        raise ConfigError(f"--format {args.format} needs the policy's tokenizer; add --tokenizer MODEL")
     _require_new(args.out)
     tokenizer: Any = None if args.tokenizer is None else _tokenizer(args.tokenizer)
     if args.format != "folders":
@@ -161,7 +161,7 @@ def seed(args: argparse.Namespace) -> int:
     for reason, count in sorted(report.skipped.items()):
         print(f"left out: {count} ({reason})")
     if not report.stored:
-        raise ReplayError("a store must be seeded with at least one success, got none; see what was left out above")
+        raise ReplayError("no success is left to seed a store with; see above what was left out, and why")
     save_store(store, args.out, policy.fingerprint)
     print(
         f"{len(store)} successes of {store.num_tasks} tasks in {args.out}, {report.with_log_probs} of "

@@ -1,4 +1,4 @@
-"""Replies to play an episode with: from a file (text, or a recorded episode's), or typed at a prompt."""
+"""This gets the replies of an episode: from a file (text, or a recorded episode's), or typed at a prompt."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from arpo_verl.types import Size
 from arpo_verl.untrusted import MOST_JSON_BYTES, parse_json, read_text
 
 SEPARATOR = "---"
-"""A line with nothing else ends a reply: a reply itself holds blank lines."""
+"""A line with only this ends a reply, since a reply itself may have blank lines."""
 
 
 @dataclass(frozen=True)
 class Replies:
-    """Texts in order, and the size of the image that their coordinates are in, where it is known."""
+    """These are texts in order, and the size of the image that their coordinates are in, if known."""
 
     texts: tuple[str, ...]
     image_size: Size | None = None
 
 
 def read_replies(path: Path) -> Replies:
-    """Read replies: `---` lines between them, or those of a recorded `episode.json`.
+    """Read replies with `---` lines between them, or those of a recorded `episode.json`.
 
     Raises:
-        ConfigError: the file cannot be read or holds none.
+        ConfigError: the file cannot be read, or has no replies.
     """
     try:
         text = read_text(path, MOST_JSON_BYTES)
@@ -41,7 +41,7 @@ def read_replies(path: Path) -> Replies:
 
 
 def split_replies(text: str) -> tuple[str, ...]:
-    """The replies in a text, cut at lines that are `---`; empty ones are left out."""
+    """Split a text into replies at lines that are `---`, without empty ones."""
     blocks = re.split(rf"^{SEPARATOR}[ \t]*$", text.replace("\r\n", "\n"), flags=re.MULTILINE)
     return tuple(block.strip() for block in blocks if block.strip())
 
@@ -61,7 +61,7 @@ def _recorded(path: Path, text: str) -> Replies:
 
 
 class PromptedReplies:
-    """Asks for one reply a screenshot; a malformed one, which would end a policy's episode, is asked for again."""
+    """This asks for a reply to each screenshot, again if it is malformed, which would end a policy's episode."""
 
     def __init__(self, family: ModelFamily, image_size: Size | None, say: Callable[[str], None]):
         self._family = family
@@ -80,11 +80,11 @@ class PromptedReplies:
                 self._family.read(text, self._image_size or screen, screen)
                 return text
             except ActionError as error:
-                self._say(f"  malformed, and a policy's episode would end here: {error}")
+                self._say(f"  malformed; this would end a policy's episode: {error}")
 
 
 def _read_block() -> str | None:
-    """Lines up to `---` or the end of input; None where the input ended before any text."""
+    """Read lines up to `---` or the end of input; None if the input ended before any text."""
     lines: list[str] = []
     while True:
         try:

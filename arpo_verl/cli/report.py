@@ -1,4 +1,4 @@
-"""`arpo-verl report RUN`: one HTML file with what a run came to."""
+"""`arpo-verl report RUN` writes one HTML file with a run's results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "report",
         description="Writes one HTML file that opens from disk, needs no network and can be printed or sent. "
-        "Works on a run that goes on, was resumed or is old, and says what it cannot show.",
+        "Works on running, resumed and old runs, and says what it cannot show.",
     )
     parser.add_argument("path", type=Path, metavar="RUN", help="a recipe's run_dir, or its trajectories folder")
     parser.add_argument("--out", type=Path, metavar="FILE", help="default: report.html in the run's folder")
@@ -19,7 +19,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the report and say where it lies."""
+    """Write the report and print its place."""
     from arpo_verl.records.run import open_run
     from arpo_verl.viewer.report import write_report
 

@@ -1,4 +1,4 @@
-"""Commands that other commands print, to type as they stand."""
+"""This formats commands that other commands print, so that users can type them unchanged."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from pathlib import Path
 
 
 def shown_command(name: str, *words: str | Path) -> str:
-    """A command of ours: with its folder where that is not on the path, as after `make demo`."""
+    """Return a command of ours, with its folder if that is not on the path, as after `make demo`."""
     program = "arpo-verl" if shutil.which("arpo-verl") else os.path.relpath(Path(sys.executable).with_name("arpo-verl"))
     return shlex.join([program, name, *map(str, words)])

@@ -1,4 +1,4 @@
-"""Where a run's lines appear: above a progress bar on a terminal, and plain anywhere else."""
+"""This shows a run's lines: above a progress bar on a terminal, and plain anywhere else."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 class StepDisplay:
-    """Plain lines, each written at once."""
+    """This prints plain lines at once."""
 
     def tell(self, line: str) -> None:
         """Print a line."""
         print(line, flush=True)
 
     def begin(self, step: int) -> None:
-        """The training step that is being made now."""
+        """Show the training step that runs now."""
 
 
 class _LiveDisplay(StepDisplay):
@@ -37,15 +37,15 @@ class _LiveDisplay(StepDisplay):
 
 @contextlib.contextmanager
 def open_display(total: int | None) -> Iterator[StepDisplay]:
-    """The display for this standard output.
+    """Open the display for this standard output.
 
     Args:
-        total: how many steps the run has; None where nobody knows.
+        total: number of the run's steps; None if unknown.
     """
     try:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-    except ImportError:  # veRL's dependencies bring it, but we do not require it
+    except ImportError:  # veRL's dependencies include it, but we do not require it
         yield StepDisplay()
         return
     console = Console()

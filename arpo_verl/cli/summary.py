@@ -1,4 +1,4 @@
-"""`arpo-verl summary RUN_DIR`: what a run reached, from its metrics file."""
+"""`arpo-verl summary RUN_DIR` prints a run's results, from its metrics file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`arpo-verl tasks`: the tasks of a folder or a list, some of them, and a list of those to train on."""
+"""`arpo-verl tasks` shows tasks of a folder or a list, all or some, and writes a list to train on."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from arpo_verl.types import Task
 
 DESCRIPTION = """\
-Shows the tasks that are there, all or some of them, and writes a list for
+Shows the tasks of a source, all or some of them, and can write a list for
 data.train_files and data.val_files.
 """
 EPILOG = """examples:
   arpo-verl tasks /data/osworld --domain gimp vlc
   arpo-verl tasks /data/osworld --runs-here --provider docker --count 32 --out /data/osworld/subset_32.json
 
-Which tasks does your policy solve now and then? Those teach it most: arpo-verl filter-tasks.
+Tasks that your policy solves sometimes teach it most; `arpo-verl filter-tasks` finds them.
 """
 _SHOWN = 90
 
@@ -32,24 +32,24 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "tasks", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("source", help="a folder of task files, a list, a task, NAME:ARGUMENT, or embedded")
-    parser.add_argument("--domain", nargs="+", metavar="NAME", help="only of these domains")
+    parser.add_argument("--domain", nargs="+", metavar="NAME", help="only tasks of these domains")
     parser.add_argument(
         "--runs-here",
         action="store_true",
-        help="only those that this machine can run on the desktops of --provider; `arpo-verl doctor --task-dir` says "
+        help="only tasks that this machine can run on the desktops of --provider; `arpo-verl doctor --task-dir` shows "
         "what the others lack",
     )
     add_environment_options(parser)
-    parser.add_argument("--count", type=int, metavar="N", help="only so many of them, drawn at random")
+    parser.add_argument("--count", type=int, metavar="N", help="only N of them, drawn at random")
     parser.add_argument(
-        "--seed", type=int, default=0, help="of --count: the same seed draws the same tasks (default: 0)"
+        "--seed", type=int, default=0, help="seed of --count, which draws the same tasks each time (default: 0)"
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write the list here, beside the folder `examples`")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="file for the list, beside the folder `examples`")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show the tasks, or write the list and show the recipe's line."""
+    """Show the tasks, or write the list and print the recipe's line."""
     from arpo_verl.tasks.lists import by_domain, of_domains, random_subset, write_list
 
     tasks, left_out = _usable(args)
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _usable(args: argparse.Namespace) -> tuple[list[Task], int]:
-    """The tasks that are well-formed and, where asked for, run here; and how many are not."""
+    """Return the tasks that are well-formed and, with `--runs-here`, run here, and the number of the others."""
     from arpo_verl.tasks.loader import scan_tasks
     from arpo_verl.tasks.validation import explain_task
     from arpo_verl.types import Task

@@ -1,4 +1,4 @@
-"""`arpo-verl train RECIPE`: the stock trainer, with one line a training step in the terminal."""
+"""`arpo-verl train RECIPE` runs the stock trainer, and prints one line for each training step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POLL_S = 0.5
 
 DESCRIPTION = """\
 Trains a recipe with the stock trainer, `python -m verl.trainer.main_ppo`, and prints
-one line a training step. Everything that veRL, Ray and the desktops print goes to
+one line for each step. Everything that veRL, Ray and the desktops print goes to
 output.log in the run's folder. If the trainer fails, you see the last 40 lines of it.
 The exit status is the trainer's.
 """
@@ -37,7 +37,7 @@ EPILOG = """examples:
   arpo-verl train recipes/mine.yaml trainer.total_training_steps=3
   arpo-verl train osworld_full run_dir=runs/second --weights-from runs/first
 
-Ctrl-C stops a run; the same command goes on from its last checkpoint.
+Ctrl-C stops a run; the same command resumes it from its last checkpoint.
 """
 
 
@@ -49,23 +49,23 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("recipe", metavar="RECIPE", help="as `arpo-verl recipes list` names it, or a YAML file")
+    parser.add_argument("recipe", metavar="RECIPE", help="a name from `arpo-verl recipes list`, or a YAML file")
     parser.add_argument(
-        "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="as the trainer itself takes them"
+        "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="options as on the trainer's own command line"
     )
     parser.add_argument(
         "--weights-from",
         type=Path,
         metavar="CHECKPOINT",
-        help="begin a new run with the weights of this checkpoint, a global_step_N or a run's folder, and with nothing "
-        "else of it: fresh optimizer, order of tasks and store, from step 0",
+        help="begin a new run with only the weights of this checkpoint, a global_step_N or a run's folder: fresh "
+        "optimizer, order of tasks and store, from step 0",
     )
-    parser.add_argument("--console", action="store_true", help="print veRL's own console instead")
+    parser.add_argument("--console", action="store_true", help="print veRL's own console output instead")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train; the trainer's exit status."""
+    """Train; return the trainer's exit status."""
     recipe = find_recipe(args.recipe)
     overrides = list(args.overrides)
     config = compose_recipe(recipe, overrides)
@@ -84,11 +84,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _weights(source: Path, config: DictConfig) -> Path:
-    """The folder of a checkpoint's weights, for a run that begins with them. Shards are merged into the run's folder,
-    once.
+    """Return the folder of a checkpoint's weights, for a run that begins with them; shards are merged into the run's
+    folder once.
 
     Raises:
-        ConfigError: there are no such weights; or the run has begun, with other ones.
+        ConfigError: there are no such weights, or the run has begun with other ones.
     """
     from arpo_verl.evaluation.checkpoint import find_checkpoint, model_folder, place_of_model
     from arpo_verl.plugin.resume import read_record
@@ -110,7 +110,7 @@ def _weights(source: Path, config: DictConfig) -> Path:
             "run_dir",
             f"the folder of a new run, or of one that began with the weights of {checkpoint.name}",
             config.run_dir,
-            "it has checkpoints of other weights, and would go on from them; name another folder",
+            "it has checkpoints of other weights, and would resume from them; name another folder",
         )
     if checkpoint.is_sharded and not place.is_dir():
         print(f"merging      {checkpoint.name} into {place}", flush=True)
@@ -118,10 +118,10 @@ def _weights(source: Path, config: DictConfig) -> Path:
 
 
 def _quoted(path: Path) -> str:
-    """The path as an override's value.
+    """Return the path as an override's value.
 
     Raises:
-        ConfigError: it has what a recipe takes for a reference.
+        ConfigError: a recipe would take a part of it for a reference.
     """
     text = str(path)
     require(
@@ -135,7 +135,7 @@ def _quoted(path: Path) -> str:
 
 
 def _with_console(config: DictConfig) -> str:
-    """The override that adds veRL's console to the recipe's loggers."""
+    """Return the override that adds veRL's console to the recipe's loggers."""
     return f"trainer.logger=[{','.join(dict.fromkeys(['console', *_loggers(config)]))}]"
 
 
@@ -151,7 +151,7 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str]) -> int:
     from arpo_verl.records.starts import read_starts
 
     run_dir, total, saved = Path(config.run_dir), _count_steps(config), _saved_step(config)
-    if total is not None and saved == total:  # beyond it the trainer says what is wrong
+    if total is not None and saved == total:  # if there are more, the trainer reports the mistake
         print(_finished(run_dir, total))
         return 0
     check_place("run_dir", run_dir)
@@ -162,7 +162,7 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str]) -> int:
     if saved is not None:
         print(f"goes on      after step {saved}")
     if "file" not in _loggers(config):
-        print("no steps     trainer.logger has no `file`, which the line of each step is read from")
+        print("no steps     trainer.logger has no `file`, which we read each step's line from")
     print(flush=True)
     earlier_starts = len(read_starts(run_dir))
     process = TrainerProcess(command, log, env)
@@ -173,17 +173,17 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str]) -> int:
 
 
 def _count_steps(config: DictConfig) -> int | None:
-    """How many steps the run has; None where the trainer will say what is wrong."""
+    """Return the run's number of steps; None if the trainer will report a mistake."""
     from arpo_verl.plugin.recipe.footprint import training_steps
 
     try:
         return training_steps(config)
-    except Exception:  # a null where nobody writes one
+    except Exception:  # such as a null in an unusual place
         return None
 
 
 def _follow(process: TrainerProcess, run_dir: Path, earlier_starts: int, total: int | None) -> int | None:
-    """Print what the run logs until it ends; the last step that was logged."""
+    """Print what the run logs until it ends; return the last logged step."""
     from arpo_verl.cli.step_display import open_display
     from arpo_verl.records.starts import read_starts
     from arpo_verl.records.step_lines import StepLines
@@ -193,7 +193,7 @@ def _follow(process: TrainerProcess, run_dir: Path, earlier_starts: int, total: 
         while not has_ended:
             has_ended = process.has_ended(POLL_S)
             if lines is None and len(starts := read_starts(run_dir)) > earlier_starts:
-                lines = StepLines(run_dir, total)  # from here on the metrics file is this start's
+                lines = StepLines(run_dir, total)  # from now on the metrics file belongs to this start
                 for line in starts[-1].get("estimate", ()):
                     display.tell(line)
             for line in lines.read_new() if lines else ():
@@ -218,7 +218,7 @@ def _tell_end(process: TrainerProcess, config: DictConfig, step: int | None) -> 
         print(f"\n{format_summary(summarize_run(run_dir))}" if has_metrics else f"\n{run_dir} is finished")
     elif process.was_stopped:
         saved = _saved_step(config)
-        where = "begins anew: nothing was saved yet" if saved is None else f"goes on after step {saved}"
+        where = "starts again, since nothing was saved" if saved is None else f"resumes after step {saved}"
         print(f"\nstopped {when}; the same command {where}")
     elif step is None and (refusal := process.refusal()):
         print("\n".join(refusal), file=sys.stderr)
@@ -232,7 +232,7 @@ def _tell_end(process: TrainerProcess, config: DictConfig, step: int | None) -> 
 
 
 def _saved_step(config: DictConfig) -> int | None:
-    """The step that the trainer will go on from; None where it begins at the beginning."""
+    """Return the step that the trainer will resume from; None if it starts from the beginning."""
     from arpo_verl.records.layout import saved_step
 
     trainer = config.trainer
@@ -242,8 +242,8 @@ def _saved_step(config: DictConfig) -> int | None:
 def _finished(run_dir: Path, total: int) -> str:
     return (
         f"{run_dir} is finished: it has all {total} steps.\n"
-        f"  what it reached   {shown_command('summary', run_dir)}\n"
+        f"  its results       {shown_command('summary', run_dir)}\n"
         f"  its episodes      {shown_command('view', run_dir)}\n"
-        f"  start anew        the same command with another run_dir, or after rm -r {shlex.quote(str(run_dir))}\n"
-        f"  train longer      the same command with a larger trainer.total_epochs than the recipe has"
+        f"  start again       the same command with another run_dir, or after rm -r {shlex.quote(str(run_dir))}\n"
+        f"  train longer      the same command with a larger trainer.total_epochs than the recipe's"
     )

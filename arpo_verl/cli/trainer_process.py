@@ -1,4 +1,4 @@
-"""The stock trainer as a child process whose output goes to a file."""
+"""This runs the stock trainer as a child process whose output goes to a file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from arpo_verl.reaper import end_with_parent
 
 LAST_LINES = 40
 REFUSED = "arpo_verl: "
-"""How `plugin.run_callback` begins what it says when it refuses a recipe; nothing comes after that."""
+"""The start of `plugin.run_callback`'s message when it refuses a recipe; nothing follows that message."""
 _REFUSAL_LINES = 200
 _TAIL_BYTES = 64 << 10
-# Colours, and what else moves a terminal's cursor.
+# Colours, and other sequences that control a terminal.
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[^\n\t\x20-\x7e\xa0-\U0010ffff]")
 
 _FULL = re.compile(r"No space left on device|Disk quota exceeded")
@@ -28,18 +28,18 @@ _PORT = re.compile(r"Address already in use|EADDRINUSE")
 
 
 class TrainerProcess:
-    """A running trainer. It has a session of its own, so Ctrl-C reaches Ray's processes only through the trainer.
+    """This is a running trainer. It has its own session, so Ctrl-C reaches Ray's processes only through the trainer.
 
     Args:
         command: its command line.
-        log: where its output goes, and that of all processes that it starts. Earlier output stays.
+        log: file for its output, and for that of all processes that it starts. Earlier output stays.
         env: its environment.
     """
 
     def __init__(self, command: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
         self.log = log
         self.was_stopped = False
-        """Whether we handed a signal on to it."""
+        """Whether we passed a signal on to it."""
         with log.open("ab") as file:
             self._begin = file.tell()
             self._process = subprocess.Popen(
@@ -53,20 +53,20 @@ class TrainerProcess:
             )
 
     def has_ended(self, within_s: float) -> bool:
-        """Wait so long for its end at most."""
+        """Wait for its end, at most so long; return whether it has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(within_s)
         return self._process.returncode is not None
 
     @property
     def status(self) -> int:
-        """The exit status, as a shell gives it: 128 and the signal's number where a signal ended it."""
+        """Return the exit status as a shell does: 128 plus the signal's number if a signal ended it."""
         code = self._process.wait()
         return code if code >= 0 else 128 - code
 
     @contextlib.contextmanager
     def gets_signals(self) -> Iterator[None]:
-        """Hand signals on to the trainer; a second Ctrl-C kills it. Signals that are ignored here stay so."""
+        """Pass signals on to the trainer; a second Ctrl-C kills it. Ignored signals stay ignored."""
 
         def hand_on(number: int, frame: FrameType | None) -> None:
             is_second = self.was_stopped and number == signal.SIGINT
@@ -85,16 +85,16 @@ class TrainerProcess:
                 signal.signal(number, earlier[number])
 
     def describe_end(self) -> str:
-        """How it ended, in words."""
+        """Describe how it ended."""
         code = self._process.wait()
         if code >= 0:
             return f"the trainer ended with exit status {code}"
         name = signal.Signals(-code).name
-        hint = "; the kernel does that where memory runs out (`dmesg` says so)" if code == -signal.SIGKILL else ""
-        return f"the trainer was ended by {name}" + (hint if not self.was_stopped else "")
+        hint = " (the kernel does that when memory runs out, see `dmesg`)" if code == -signal.SIGKILL else ""
+        return f"{name} ended the trainer" + (hint if not self.was_stopped else "")
 
     def last_lines(self, count: int = LAST_LINES) -> list[str]:
-        """The end of what this start printed; of a line that was overwritten, as progress bars do, the last state."""
+        """Return the last lines of this start's output; of lines that a progress bar overwrote, the last state."""
         with self.log.open("rb") as file:
             end = file.seek(0, 2)
             file.seek(max(self._begin, end - _TAIL_BYTES))
@@ -103,19 +103,19 @@ class TrainerProcess:
         return [_CONTROL.sub("", line) for line in lines[-count:]]
 
     def refusal(self) -> list[str]:
-        """What our checks of the recipe printed, where they ended the trainer before it began; else nothing."""
+        """Return the output of our checks of the recipe if they ended the trainer at its start; otherwise nothing."""
         lines = self.last_lines(_REFUSAL_LINES) if self.status == 1 else []
         first = next((number for number, line in enumerate(lines) if line.startswith(REFUSED)), len(lines))
         return [line.replace(REFUSED, "arpo-verl: ", 1) if line.startswith(REFUSED) else line for line in lines[first:]]
 
 
 def explain_end(lines: Sequence[str], run_dir: Path, model: str) -> list[str]:
-    """What ended a run: a sentence for each common cause that its last lines show, with what to do.
+    """Explain what ended a run: a sentence for each common cause in its last lines, with what to do.
 
     Args:
-        lines: the last ones that the trainer printed.
+        lines: the trainer's last lines.
         run_dir: the run's folder.
-        model: as the recipe names it.
+        model: the recipe's model path.
     """
     text, found = "\n".join(lines), []
     if _FULL.search(text):
@@ -126,14 +126,14 @@ def explain_end(lines: Sequence[str], run_dir: Path, model: str) -> list[str]:
         )
     if _NO_HUB.search(text):
         found.append(
-            f"there is no network to the model hub, and {model} is not on this machine; where there is one, run "
+            f"{model} is not on this machine, and the model hub cannot be reached; on a machine with a network run "
             f"`hf download {model} --local-dir FOLDER`, then add actor_rollout_ref.model.path=FOLDER"
         )
     if _NO_HEAD.search(text):
         found.append(
-            "Ray's head process ended, and Ray then ends a whole run; run the same command again: it goes on from its "
-            "last checkpoint"
+            "Ray's head process ended, which ends the whole run; run the same command again to resume from the last "
+            "checkpoint"
         )
     if _PORT.search(text):
-        found.append("another program uses a port that the run needs; `ss -ltnp` shows which, stop it and start again")
+        found.append("another program uses a port that the run needs; find it with `ss -ltnp`, stop it and start again")
     return found

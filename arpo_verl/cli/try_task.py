@@ -1,4 +1,4 @@
-"""`arpo-verl try TASK`: one task by hand, on the desktops, in the grammar and with the evaluator of a training run."""
+"""`arpo-verl try TASK` plays one task by hand, with the desktops, grammar and evaluator of a training run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from arpo_verl.models.family import SHIPPED
 from arpo_verl.types import Size
 
 DESCRIPTION = """\
-Runs one task turn by turn, prints what is done and seen, keeps the screenshots, and
-ends with the evaluator's verdict. The exit status is 0 when the task ran, whatever
+Plays one task turn by turn, prints each action and its time, keeps the screenshots,
+and ends with the evaluator's verdict. The exit status is 0 if the task ran, whatever
 its score.
 """
 EPILOG = """replies:
@@ -21,9 +21,9 @@ EPILOG = """replies:
     Thought: Open the menu.
     Action: click(start_box='(24,40)')
 
-  A line of --- ends a reply, in a file and at the prompt; at the prompt a malformed one is asked for again, and Ctrl-D
-  ends the episode. A recorded episode.json is a file of replies too. Coordinates are in pixels of the screen, unless
-  --image-size says otherwise (the recorded episode says it itself).
+  A line of --- ends a reply, in a file and at the prompt. The prompt asks again for a malformed reply, and Ctrl-D ends
+  the episode. A recorded episode.json works as a file of replies too. Coordinates are in pixels of the screen, or of
+  --image-size (a recorded episode has its own).
 
 examples:
   arpo-verl try calculator-to-dialog --expert
@@ -42,28 +42,26 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("task", help="a task file in OSWorld's format, the id of a shipped task, or NAME:ARGUMENT")
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--replies", type=Path, metavar="FILE", help="replies to play; by default they are typed")
+    source.add_argument("--replies", type=Path, metavar="FILE", help="replies to play (default: you type them)")
     source.add_argument("--expert", action="store_true", help="play the scripted solution of a shipped task")
     add_environment_options(parser)
     parser.add_argument(
-        "--screen", type=_size, metavar="WxH", help="default: 640x480 for shipped tasks, else 1920x1080"
+        "--screen", type=_size, metavar="WxH", help="default: 640x480 for shipped tasks, otherwise 1920x1080"
     )
-    parser.add_argument("--image-size", type=_size, metavar="WxH", help="of the image that coordinates are in")
-    parser.add_argument(
-        "--max-steps", type=int, metavar="N", help="replies at most (default: 15, with --expert as many as it has)"
-    )
+    parser.add_argument("--image-size", type=_size, metavar="WxH", help="size of the image that coordinates are in")
+    parser.add_argument("--max-steps", type=int, metavar="N", help="most replies (default: 15, or all with --expert)")
     parser.add_argument(
         "--model-family",
         metavar="NAME",
         default="ui_tars_15",
-        help=f"whose grammar the replies are in: {', '.join(SHIPPED)} or package.module:NAME (default: ui_tars_15)",
+        help=f"family whose grammar replies use: {', '.join(SHIPPED)} or package.module:NAME (default: ui_tars_15)",
     )
     parser.add_argument("--out", type=Path, default=Path("runs/try"), metavar="DIR", help="default: runs/try")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Play the task; 0 when it was played and evaluated."""
+    """Play the task; return 0 after it was played and evaluated."""
     from arpo_verl.cli.by_hand import play_by_hand
 
     return play_by_hand(args)

@@ -1,4 +1,4 @@
-"""`arpo-verl view RUN`: look at a run, or a folder of runs, in a browser, also while it trains; or export a run."""
+"""`arpo-verl view RUN` shows a run, or a folder of runs, in a browser, also while it trains, or exports a run."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "view",
         description="Serves a page with the run's episodes, metrics and live desktops, or a list of a folder's runs. "
-        "It answers to this machine only: "
-        f"from another one, ssh -L {DEFAULT_PORT}:localhost:{DEFAULT_PORT} THIS_MACHINE. Ctrl-C ends it.",
+        "Only this machine can open it; "
+        f"from another one, use ssh -L {DEFAULT_PORT}:localhost:{DEFAULT_PORT} THIS_MACHINE. Ctrl-C ends it.",
     )
     parser.add_argument(
         "path", type=Path, metavar="RUN", help="a recipe's run_dir, its trajectories folder, or a folder of runs"
     )
     serve = parser.add_argument_group("serving")
-    serve.add_argument("--host", default="127.0.0.1", help="address to listen on; any but loopback demands a token")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on; any but loopback requires a token")
     serve.add_argument("--port", type=int, help=f"default {DEFAULT_PORT}, or the next free one; 0 takes any free one")
     serve.add_argument(
-        "--token", action="store_true", help="demand a token on loopback too: a machine with other users"
+        "--token", action="store_true", help="require a token on loopback too, for a machine with other users"
     )
     serve.add_argument("--open", action="store_true", help="open the browser")
     export = parser.add_argument_group("exporting")
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         given = getattr(args, name)
         if given is not None:
             option = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{option} is for --export alone; the page has filters, so leave it out")
+            raise ConfigError(f"{option} works only with --export; the page has its own filters, so leave it out")
     return _serve(shown, args)
 
 
@@ -78,7 +78,7 @@ def _export(opened: Run | RunsFolder, args: argparse.Namespace) -> int:
     from arpo_verl.viewer.export import export_run
 
     if not isinstance(opened, Run):
-        raise ConfigError(f"--export writes one run, got {args.path}, which holds several; name one of them")
+        raise ConfigError(f"--export writes one run, but {args.path} has several; name one of them")
     require(args.max_episodes is None or args.max_episodes > 0, "--max-episodes", "positive", args.max_episodes)
     snapshot = opened.select(_wanted(args), latest=args.max_episodes)
     exported = export_run(opened, snapshot, args.export)
@@ -112,18 +112,18 @@ def _serve(opened: Run | RunsFolder, args: argparse.Namespace) -> int:
     url = f"http://{_name_of(args.host)}:{port}/" + (f"?token={token}" if token else "")
     print(f"{opened.name}: {url}\nCtrl-C ends it.", flush=True)
     read = opened.names if isinstance(opened, RunsFolder) else opened.snapshot
-    threading.Thread(target=read, daemon=True).start()  # reads meanwhile
+    threading.Thread(target=read, daemon=True).start()  # reads in the background
     if args.open:
         webbrowser.open(url)
     try:
         build_server(opened, token=token, port=port).run(sockets=[listener])
     except KeyboardInterrupt:
-        pass  # uvicorn ended in order, then raises what it was sent
+        pass  # uvicorn ended properly, then raises the signal
     return 0
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    """A listening socket: on that port, or without one on the default or the next free one."""
+    """Return a listening socket on that port; without one, on the default port or the next free one."""
     candidates = range(DEFAULT_PORT, DEFAULT_PORT + 50) if port is None else (port,)
     require(all(0 <= candidate < 65536 for candidate in candidates), "--port", "in [0, 65535]", port)
     for candidate in candidates:
@@ -140,9 +140,9 @@ def _listen(host: str, port: int | None) -> socket.socket:
 
 def _explain_port(host: str, port: int, error: int) -> str:
     if error == errno.EADDRINUSE:
-        return f"another program uses the port {port} of {host}; leave out --port, and a free one is taken"
+        return f"another program uses the port {port} of {host}; leave out --port to use a free one"
     if error == errno.EACCES:
-        return f"you may not listen on the port {port}; name one from 1024 by --port"
+        return f"you may not listen on the port {port}; choose one from 1024 up with --port"
     return f"--host must be an address of this machine, got {host!r}: {os.strerror(error)}"
 
 
@@ -152,7 +152,7 @@ def _listener(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(128)  # now: two sockets may share a port as long as neither listens
+        listener.listen(128)  # at once, since two sockets may share a port until one listens
     except OSError:
         listener.close()
         raise
@@ -160,7 +160,7 @@ def _listener(host: str, port: int) -> socket.socket:
 
 
 def _name_of(host: str) -> str:
-    """What to call a host in an address: one that means every interface is called by the machine's name."""
+    """Return a host's name for an address: the machine's name if the host means every interface."""
     if host in ("0.0.0.0", "::", ""):
         return socket.gethostname()
     return f"[{host}]" if ":" in host else host

@@ -1,4 +1,4 @@
-"""`arpo-verl vm`: images and templates of the provider `qemu`. Experimental, see docs/vm-desktops.md."""
+"""`arpo-verl vm` makes images and templates for the provider `qemu`. Experimental, see docs/vm-desktops.md."""
 
 from __future__ import annotations
 
@@ -24,25 +24,23 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
     one = actions.add_parser("build", help="make an image of Debian's packages, with the embedded suite's programs")
-    one.add_argument("folder", type=Path, help="where it is put; the recipe's path_to_vm is its disk.qcow2")
-    one.add_argument("--osworld", action="store_true", help="also Chromium, LibreOffice, GIMP, VLC (1 GB)")
-    one.add_argument("--package", action="append", default=[], help="a further Debian package; may be repeated")
+    one.add_argument("folder", type=Path, help="folder for the image; the recipe's path_to_vm is its disk.qcow2")
+    one.add_argument("--osworld", action="store_true", help="add Chromium, LibreOffice, GIMP, VLC (1 GB)")
+    one.add_argument("--package", action="append", default=[], help="add this Debian package; may be repeated")
     one.add_argument("--suite", default=build.SUITE, help="Debian's release (default: %(default)s)")
-    one.add_argument(
-        "--snapshot", metavar="TIME", help="of snapshot.debian.org, as 20261101T000000Z: the same for ever"
-    )
+    one.add_argument("--snapshot", metavar="TIME", help="time on snapshot.debian.org, such as 20261101T000000Z")
     one.set_defaults(run=_build)
 
     for name, help_, run in (
-        ("template", "boot an image once and save what its desktops are cloned from", _template),
-        ("check", "whether a template fits and is whole", _check),
+        ("template", "boot an image once and save the template that its desktops are cloned from", _template),
+        ("check", "check that a template is complete and fits this machine", _check),
     ):
         one = actions.add_parser(name, help=help_)
         one.add_argument("image", help="the image's .qcow2 file")
         one.add_argument("--screen", default="x".join(map(str, OSWORLD_SCREEN)), help="WIDTHxHEIGHT (%(default)s)")
         one.add_argument("--vm", action="append", default=[], metavar="KEY=VALUE", help="as environment.vm.KEY")
         one.set_defaults(run=run)
-    one.add_argument("--measure", action="store_true", help="boot and clone machines, and print what they take")
+    one.add_argument("--measure", action="store_true", help="boot and clone machines, and print their times and memory")
 
 
 def _build(args: argparse.Namespace) -> int:
@@ -68,7 +66,7 @@ def _check(args: argparse.Namespace) -> int:
     config, image, screen = _machine(args)
     folder = template.folder_of(config, image, screen)
     reason = template.why_unfit(config, image, screen, folder, read_image=True)
-    print(f"{folder}: {reason or 'it fits this machine, and is whole'}")
+    print(f"{folder}: {reason or 'it is complete and fits this machine'}")
     if reason or not args.measure:
         return 1 if reason else 0
     print(measure.as_table(measure.measure(config, image, screen, BOOT_TIMEOUT_S)))

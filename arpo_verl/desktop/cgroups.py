@@ -1,11 +1,11 @@
-"""What one desktop may take of a machine's memory, processors and process ids, by cgroups of version 2 or 1.
+"""This module limits a desktop's memory, processors and process ids, by cgroups of version 2 or 1.
 
-Each desktop has a group of its own in every hierarchy that offers one of the three. All lie in one group `arpo_verl`,
-so that processors are divided among desktops first and among programs then: 300 busy loops in one are one desktop's
-share. That group lies in this process's own, or above it where version 2 lets no group beside processes be.
+Each desktop has its own group in every hierarchy that offers one of the three. All are in one group `arpo_verl`, so
+that the kernel divides processors among desktops first, then among programs: 300 busy loops in one desktop use that
+desktop's share. That group is in this process's own group, or above it if version 2 forbids groups beside processes.
 
-A group is locked by its owner, and has the owner's name. When the owner is killed, `reaper` removes its groups. One
-that is left all the same has a free lock, and the next desktop that starts removes it.
+A group is locked by its owner, and has the owner's name. When the owner is killed, `reaper` removes its groups. If one
+is left, its lock is free, and the next desktop that starts removes it.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ _PERIOD_US = 100_000  # the kernel's own
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one desktop."""
+    """These are one desktop's limits."""
 
     memory_mib: int = 4096
-    """Programs, files in memory and the kernel's own for both. OSWorld's machines have 4 GiB. It is a limit, not a
+    """Memory of programs, files in memory and the kernel for both. OSWorld's machines have 4 GiB. It is a limit, not a
     reservation: an idle desktop takes 55 MiB, one with a browser or an office document up to 1 GiB."""
     cpus: float | None = 4.0
-    """Processors' time per time: OSWorld's machines have four. None: as much as is free."""
+    """Processors: OSWorld's machines have four. None: as much as is free."""
     pids: int = 1024
     """Processes and threads. A browser with ten pages has 300."""
 
 
 class LimitEvents(NamedTuple):
-    """How often a desktop's own limits were met."""
+    """These count how often a desktop reached its own limits."""
 
     oom_kills: int
     """Programs that were killed because `memory_mib` was used up."""
     pids_refused: int
-    """Processes and threads that were not started because `pids` ran."""
+    """Processes and threads that did not start because `pids` were running."""
 
 
 class Parent(NamedTuple):
-    """A group in which groups with these controllers can be made."""
+    """We can make groups with these controllers in this group."""
 
     folder: Path
     version: int
@@ -65,13 +65,13 @@ class Parent(NamedTuple):
 
 
 class Cgroup:
-    """The groups of one desktop; none where the machine offers none, see `parents`."""
+    """These are the groups of one desktop; none if the machine offers none, see `parents`."""
 
     def __init__(self, limits: Limits, offered: Sequence[Parent] | None = None):
-        """Make them, and remove what dead owners left."""
+        """Make the groups, and remove those of dead owners."""
         self._locks: list[int] = []
         self.parents: list[Parent] = []
-        """Of this desktop's groups, in the order of `folders`."""
+        """The parents of this desktop's groups, in the order of `folders`."""
         self.folders: list[Path] = []
         for parent in parents() if offered is None else offered:
             sweep(parent)
@@ -95,25 +95,25 @@ class Cgroup:
 
     @property
     def controllers(self) -> set[str]:
-        """What is bounded."""
+        """The resources that the groups limit."""
         return {controller for parent in self.parents for controller in parent.controllers}
 
     @property
     def doors(self) -> list[Path]:
-        """The files by which a process enters: it writes 0 to each."""
+        """The files by which a process enters the groups: it writes 0 to each."""
         return [folder / "cgroup.procs" for folder in self.folders]
 
     def admit(self, pid: int) -> None:
-        """Move a process into them, and with it what it starts from now on.
+        """Move a process into the groups, and with it what it starts from now on.
 
         Raises:
-            OSError: it is gone.
+            OSError: the process is gone.
         """
         for door in self.doors:
             _write(door, str(pid))
 
     def events(self) -> LimitEvents:
-        """How often limits were met so far; 0 where nothing counts it."""
+        """Return how often the desktop reached its limits so far; 0 if the kernel does not count it."""
         oom_kills = pids_refused = 0
         for parent, folder in zip(self.parents, self.folders, strict=True):
             memory = "memory.events" if parent.version == 2 else "memory.oom_control"
@@ -122,9 +122,9 @@ class Cgroup:
         return LimitEvents(oom_kills, pids_refused)
 
     def memory_met(self) -> int:
-        """How often `memory_mib` was met; in version 1, where no kernel counts it alike, whether since `forget_peak`.
+        """Return how often `memory_mib` was reached; in version 1 only whether it was, since `forget_peak`.
 
-        `oom_kills` alone does not say: it also counts what was killed because a group above, or the machine, was full.
+        `oom_kills` cannot replace it: that also counts programs killed because a group above, or the machine, was full.
         """
         met = 0
         for folder in self.folders:
@@ -135,28 +135,28 @@ class Cgroup:
         return met
 
     def forget_peak(self) -> None:
-        """Let version 1's highest use of memory begin anew."""
+        """Reset version 1's highest use of memory."""
         for folder in self.folders:
             with contextlib.suppress(OSError):
                 _write(folder / "memory.max_usage_in_bytes", "0")
 
     def close(self) -> None:
-        """Kill what is left in them and remove them. Safe to call twice."""
+        """Kill what is left in the groups and remove them. Safe to call twice."""
         for folder in self.folders:
             _remove(folder)
         self.forget()
 
     def forget(self) -> None:
-        """In a fork: they are the other process's, and so must be their locks."""
+        """Forget the groups and their locks in a fork: they belong to the other process."""
         for lock in self._locks:
             os.close(lock)
         self.folders, self.parents, self._locks = [], [], []
 
 
 def parents(process: Path = Path("/proc/self")) -> list[Parent]:
-    """Where groups for desktops can be made, each controller once; empty where the machine offers none to us.
+    """Return where we can make groups for desktops, each controller once; empty if the machine offers none to us.
 
-    `process`: a process's folder under /proc, whose groups are looked at.
+    `process` is the folder under /proc of the process whose groups count.
     """
     paths: dict[str, str] = {}
     for line in (process / "cgroup").read_text().splitlines():
@@ -175,7 +175,7 @@ def parents(process: Path = Path("/proc/self")) -> list[Parent]:
 
 
 def _mounts(process: Path, paths: dict[str, str]) -> Iterable[tuple[int, Path, list[str], Path]]:
-    """Version, place and controllers of each hierarchy that is mounted, and the process's own folder there."""
+    """Yield each mounted hierarchy's version, place and controllers, and the process's own folder there."""
     for line in (process / "mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
@@ -191,10 +191,10 @@ def _mounts(process: Path, paths: dict[str, str]) -> Iterable[tuple[int, Path, l
 
 
 def _best(group: Path, mounted: Path, missing: Sequence[str]) -> tuple[Path, tuple[str, ...]]:
-    """The nearest group at or above our own that gives its children most of the controllers.
+    """Return the nearest group, at or above our own, that gives its children most of the controllers.
 
-    A group of version 2 has processes or gives controllers to children, not both; so ours gives none, and its parent
-    may. The root of all is free of that rule, and has no `cgroup.type`. Nothing else is changed.
+    A group of version 2 has processes or gives controllers to children, not both. So ours gives none, but its parent
+    may. This rule does not hold for the root, which has no `cgroup.type`. It changes nothing else.
     """
     best: tuple[Path, tuple[str, ...]] = (group, ())
     for folder in (group, *group.parents):
@@ -215,7 +215,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def sweep(parent: Parent) -> None:
-    """Remove the groups of owners that are dead."""
+    """Remove the groups of dead owners."""
     with contextlib.suppress(FileNotFoundError):
         for entry in list(os.scandir(parent.folder / ALL_DESKTOPS)):
             if entry.is_dir(follow_symlinks=False) and (lock := _lock(Path(entry.path))) is not None:
@@ -227,16 +227,16 @@ _names: dict[int, str] = {}
 
 
 def _own_name() -> str:
-    """Of this process, and of no other one: not of a fork."""
+    """Return a name for this process only, not for its forks."""
     return _names.setdefault(os.getpid(), secrets.token_hex(8))
 
 
 def _make_locked(parent: Parent) -> tuple[Path, int]:
-    """A new group and its lock. Another's sweep may meet it before it is locked: then another one."""
+    """Make a new group and its lock; make another if someone's sweep removes it before it is locked."""
     everyone = parent.folder / ALL_DESKTOPS
     for _ in range(10):
         folder = everyone / f"{_own_name()}-{secrets.token_hex(8)}"
-        with contextlib.suppress(FileNotFoundError):  # the last desktop's end takes `everyone` away
+        with contextlib.suppress(FileNotFoundError):  # the last desktop's end removes `everyone`
             with contextlib.suppress(FileExistsError):
                 os.mkdir(everyone)
             _share(everyone, parent)
@@ -247,14 +247,14 @@ def _make_locked(parent: Parent) -> tuple[Path, int]:
                 if folder.is_dir():
                     return folder, lock
                 os.close(lock)
-    raise OSError(errno.EAGAIN, "groups vanish while they are made", str(everyone))
+    raise OSError(errno.EAGAIN, "new groups vanish before they can be locked", str(everyone))
 
 
 def _share(everyone: Path, parent: Parent) -> None:
-    """Hand the controllers on, and the processors: to all desktops together what a neighbour gets that is always busy.
+    """Pass on the controllers, and give all desktops together the processor share of one busy neighbour.
 
-    A neighbour in version 1 may be a single process, as all of ours are where no group was made; so there it is as much
-    as of such a process on each processor.
+    In version 1 a neighbour may be a single process, as ours are if no group was made. So there the share is that of
+    such a process on each processor.
     """
     if parent.version == 2:
         for folder in (parent.folder, everyone):
@@ -267,11 +267,11 @@ def _share(everyone: Path, parent: Parent) -> None:
 
 
 def _settings(parent: Parent, limits: Limits) -> Iterable[tuple[str, str]]:
-    """Files of a desktop's group and what is written to them."""
+    """Yield the files of a desktop's group, and what to write to each."""
     bytes_, quota = str(limits.memory_mib * MIB), None if limits.cpus is None else int(limits.cpus * _PERIOD_US)
     if MEMORY in parent.controllers:
         yield ("memory.max" if parent.version == 2 else "memory.limit_in_bytes"), bytes_
-        # Without swap; not every kernel counts it.
+        # The limit allows no swap; not every kernel counts it.
         swap = "memory.swap.max" if parent.version == 2 else "memory.memsw.limit_in_bytes"
         if (parent.folder / ALL_DESKTOPS / swap).exists():
             yield swap, "0" if parent.version == 2 else bytes_
@@ -286,7 +286,7 @@ def _settings(parent: Parent, limits: Limits) -> Iterable[tuple[str, str]]:
 
 
 def _lock(folder: Path) -> int | None:
-    """The lock on a group; None where its owner has it, or it is gone."""
+    """Lock a group; None if its owner has the lock, or the group is gone."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
@@ -300,14 +300,14 @@ def _lock(folder: Path) -> int | None:
 
 
 def _remove(folder: Path) -> None:
-    """Kill what runs in a group until it is empty, and remove it, and the one of all desktops where it was the last."""
+    """Kill what runs in a group until it is empty, and remove it; after the last one, remove the group of all too."""
     deadline = time.monotonic() + END_TIMEOUT_S
     while folder.is_dir():
         try:
             os.rmdir(folder)
         except OSError as error:
             if time.monotonic() > deadline:
-                logger.warning("the group %s of a desktop that ended cannot be removed: %s", folder, error)
+                logger.warning("cannot remove the group %s of a desktop that ended: %s", folder, error)
                 return
             _kill_all(folder)
             time.sleep(0.01)
@@ -325,7 +325,7 @@ def _kill_all(folder: Path) -> None:
 
 
 def _count(file: Path, name: str) -> int:
-    """What a group's file of names and numbers says of one; 0 where it says nothing."""
+    """Return the number of a name in a group's file; 0 if it is not there."""
     with contextlib.suppress(OSError):
         return int(dict(line.split() for line in file.read_text().splitlines()).get(name, 0))
     return 0

@@ -1,7 +1,7 @@
-"""Debian's Chromium in the place of OSWorld's Google Chrome, for the sandbox; `guest/programs/google-chrome` starts it.
+"""In the sandbox, Debian's Chromium replaces OSWorld's Google Chrome; `guest/programs/google-chrome` starts it.
 
-Tasks and their evaluators end the browser by `pkill chrome`. A process of Chromium has the name of the file that its
-program was started from, links resolved, so the program is shown under another name, with what lies beside it on disk.
+Tasks and their evaluators end the browser by `pkill chrome`. A process of Chromium has the name of its program's file,
+with links resolved. So we show the program under another name, with the files beside it on disk.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ CHROME = Path("/opt/google/chrome/google-chrome")
 
 
 def is_installed() -> bool:
-    """Whether a desktop's `google-chrome` finds a browser to start."""
+    """Return whether a desktop's `google-chrome` finds a browser to start."""
     return os.access(CHROME, os.X_OK) or os.access(CHROMIUM / PROGRAM, os.X_OK)
 
 
 def mounts(folder: str) -> list[str]:
-    """bubblewrap's words for a folder with Chromium as `chrome`; none where it is not installed."""
+    """Return bubblewrap's arguments for a folder with Chromium as `chrome`; none if it is not installed."""
     if not (CHROMIUM / PROGRAM).is_file():
         return []
     words = ["--perms", "0755", "--dir", folder, "--ro-bind", str(CHROMIUM / PROGRAM), f"{folder}/chrome"]

@@ -1,4 +1,4 @@
-"""A running sandbox as the host sees it: started, booted, talked to, ended."""
+"""This is the host's side of a running sandbox: it starts, boots, commands and ends it."""
 
 from __future__ import annotations
 
@@ -27,49 +27,49 @@ _MAX_PACKET = 65536
 _ANSWER_TIMEOUT_S = 5.0
 _SLICE_S = _DYING_S = 0.5
 _ON_REQUEST = ("stopped", "exit 0", *(f"signal {number}" for number in (1, 2, 3, 9, 15, 19, 20)))
-"""Ends that somebody asked for: by SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM, and a clean exit. A crash is none."""
+"""Ends that someone asked for: by SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM, or a clean exit; none is a crash."""
 
 MAX_OUTPUT = 1 << 20
-"""Bytes of what a reward program says that are read."""
+"""Most bytes of a reward program's output that we read."""
 
 
 @dataclass(frozen=True)
 class RewardProgramRun:
-    """What a reward program said, after it ran alone in its desktop."""
+    """This is a reward program's output, after it ran alone in its desktop."""
 
     stdout: bytes
     stderr: bytes
     """Both at most one byte longer than `MAX_OUTPUT`."""
     returncode: int | None
-    """None where it did not end in time."""
+    """The exit status; None if it did not end in time."""
     spoiled: str = ""
-    """Why it could not run: what the desktop's programs left there."""
+    """Why it could not run: an obstacle that the desktop's programs left."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The X server or the guest server ended as somebody asked, while the sandbox lives: no crash."""
+    """The X server or the guest server did not crash: someone ended it, or the desktop's memory ran out."""
 
     cause: str
     is_proof: bool
-    """Whether only programs of the desktop can have asked: they ended everything that they may at once, which spares
-    process 1 from nobody else, or took more memory than the desktop has. One process alone a host's owner ends too."""
+    """Whether only the desktop's programs can have done it: they ended all processes that they may, and process 1
+    lives, or they used up the desktop's memory. A host's owner may also end a single process."""
 
 
 def proof_of(ended: Ended | None) -> str:
-    """How the desktop's own programs ended it; empty where that is not proved."""
+    """Return how the desktop's own programs ended it; empty without proof."""
     return ended.cause if ended is not None and ended.is_proof else ""
 
 
 class GuestProcess:
-    """One sandbox. It ends when this object, or the process that holds it, does, however that happens."""
+    """This is one sandbox. It ends with this object, or with the process that holds it, in any case."""
 
     def __init__(self, extra_read_only: Sequence[str] = (), limits: cgroups.Limits | None = None):
-        """Start it; nothing is booted yet.
+        """Start the sandbox, without booting a desktop.
 
         Args:
             extra_read_only: further folders of this machine that its programs may read.
-            limits: what they may use up; None: the defaults.
+            limits: the limits of its programs; None takes the defaults.
 
         Raises:
             MissingDependencyError: a program or a Python package is not installed.
@@ -100,10 +100,10 @@ class GuestProcess:
         relay.when_readable(self._process.descriptor, _weak_bury(self))
 
     def boot(self, size: Size, command_timeout_s: float, timeout_s: float) -> float:
-        """Start the desktop in it, once. Returns the seconds that the guest took.
+        """Start the desktop in it, once; return the seconds that the guest took.
 
         Raises:
-            DesktopBootError: it did not come up; this sandbox is of no further use.
+            DesktopBootError: it did not start; close this sandbox.
         """
         command = {"width": size.width, "height": size.height, "command_timeout_s": command_timeout_s}
         self._out_of_memory_kills = _out_of_memory_kills()
@@ -112,7 +112,7 @@ class GuestProcess:
         return booted_s
 
     def connect(self, port: int, fd: int) -> None:
-        """Hand the descriptor `fd` to the guest as a connection to its `port`.
+        """Pass the descriptor `fd` to the guest as a connection to its `port`.
 
         Raises:
             OSError: the guest is gone or does not keep up.
@@ -128,7 +128,7 @@ class GuestProcess:
         self._ask("serve_apps", {}, timeout_s, archive)
 
     def seal(self) -> None:
-        """Say that a task's set-up is over: what it gave the applications as initial stays so.
+        """End a task's set-up: from now on nobody can change the applications' initial state.
 
         Raises:
             DesktopBootError: process 1 does not answer.
@@ -136,7 +136,7 @@ class GuestProcess:
         self._ask("seal", {}, _ANSWER_TIMEOUT_S)
 
     def run_reward_program(self, program: bytes, timeout_s: float) -> RewardProgramRun:
-        """Kill all that runs in the desktop, then run a Python program in it, alone. Nothing runs there afterwards.
+        """Kill all programs of the desktop, then run a Python program in it, alone. Nothing runs there afterwards.
 
         Raises:
             DesktopBootError: process 1 does not answer.
@@ -152,13 +152,13 @@ class GuestProcess:
         return RewardProgramRun(outputs[0], outputs[1], answer.get("returncode"), answer.get("spoiled", ""))
 
     def is_alive(self) -> bool:
-        """Whether the sandbox still runs. Its programs may be dead all the same."""
+        """Return whether the sandbox still runs; its programs may be dead even so."""
         return not self._process.has_ended()
 
     def why_down(self) -> Ended | None:
-        """What ended or stopped the X server or the guest server, or the sandbox; None where no word of it can be
-        trusted: they run, crashed, this host is out of memory, or signals came to process 1 from outside, as when a
-        cluster takes a node back. Of a dead sandbox, whether its own limit to memory killed what process 1 was.
+        """Return what ended or stopped the X server, the guest server or the sandbox, or None without reliable signs:
+        they run or crashed, this host is out of memory, or process 1 got signals from outside, as when a cluster takes
+        a node back. For a dead sandbox it only finds out whether the sandbox's own memory limit killed process 1.
         """
         if not self.is_alive():
             return Ended("all of its memory was used up", True) if self._killed_by_own_limit() else None
@@ -172,26 +172,26 @@ class GuestProcess:
         if by_own_limit is None or not found:
             return None
         all_at_once = len(down) == len(children.WATCHED) and len(set(down.values())) == 1
-        # Who kills a desktop from outside, its children first, kills process 1 in the same breath.
+        # Someone who kills a desktop from outside, its children first, kills process 1 right after them.
         all_at_once = all_at_once and not self._process.has_ended(_DYING_S)
         return Ended("; ".join(f"{name}: {end}" for name, end in found.items()), all_at_once or by_own_limit)
 
     def _killed_by_own_limit(self) -> bool | None:
-        """Whether all that was killed on this host for want of memory, since the boot, was killed by the desktop's own
-        limit; None where something else was."""
+        """Return whether the desktop's own memory limit killed programs since the boot; None if the host's kernel may
+        have killed others for lack of memory."""
         own_kills, before, now = self.limit_events().oom_kills, self._out_of_memory_kills, _out_of_memory_kills()
         if before is None or now is None or now - before > own_kills:
             return None
         return own_kills > 0
 
     def was_hit_by_host(self) -> bool:
-        """Whether a program of it was killed for want of memory that was not its own limit's: this host's, or of a
-        group above."""
+        """Return whether one of its programs was killed because this host, or a group above, ran out of memory, and not
+        by its own limit."""
         oom_kills, is_met = self._oom_kills()
         return oom_kills > 0 and not is_met
 
     def kill(self) -> None:
-        """End it without waiting. `close` it all the same."""
+        """End it without waiting; you must still `close` it."""
         self._process.kill()
 
     def close(self) -> None:
@@ -199,19 +199,19 @@ class GuestProcess:
         self._finalizer()
 
     def limit_events(self) -> cgroups.LimitEvents:
-        """How often the desktop's own limits were met: what its programs did to themselves."""
+        """Return how often the desktop's programs reached its own limits."""
         since, now = self._events_at_boot, self._events_at_end or self._cgroup.events()
         oom_kills, is_met = self._oom_kills()
         return cgroups.LimitEvents(oom_kills * is_met, now.pids_refused - since.pids_refused)
 
     def _oom_kills(self) -> tuple[int, bool]:
-        """How many of its programs were killed for want of memory since the boot, and whether it met its own limit."""
+        """Return how many programs were killed for lack of memory since the boot, and whether it hit its own limit."""
         now = self._events_at_end or self._cgroup.events()
         is_met = (self._met_at_end or self._cgroup.memory_met()) > self._met_at_boot
         return now.oom_kills - self._events_at_boot.oom_kills, is_met
 
     def _bury(self) -> None:
-        """Give back what it held, since it ended by itself."""
+        """Give back its resources, after it ended by itself."""
         if self._finalizer.alive:
             self._events_at_end, self._met_at_end = self._cgroup.events(), self._cgroup.memory_met()
             self._words_at_end = self._last_words()
@@ -226,10 +226,10 @@ class GuestProcess:
         self._events_at_boot, self._met_at_boot = self._cgroup.events(), self._cgroup.memory_met()
 
     def _enter(self, limits: cgroups.Limits) -> None:
-        """Have its process 1 bounded, and let it leave the template."""
+        """Put its process 1 under the limits, and let it leave the template."""
         user_id = self._user.user_id if self._user else None
         is_bounded = cgroups.MEMORY in self._cgroup.controllers
-        # One more than the group's, which counts how often it is met, and so must be met first.
+        # One more than the group's limit, which must be reached first, since only the group counts.
         pids = limits.pids + (cgroups.PIDS in self._cgroup.controllers)
         words = {
             "user_id": user_id,
@@ -249,13 +249,13 @@ class GuestProcess:
     def _ask(
         self, name: str, arguments: dict[str, Any], timeout_s: float, content: bytes | None = None
     ) -> tuple[dict[str, Any], list[int]]:
-        """Process 1's answer to a command, and the files that came with it.
+        """Return process 1's answer to a command, and the files that came with it.
 
         Args:
-            content: goes with the command, as a file.
+            content: sent with the command, as a file.
 
         Raises:
-            DesktopBootError: it does not answer, or says that it could not.
+            DesktopBootError: it does not answer, or reports a failure.
         """
         fd = None if content is None else web_apps.in_memory(name, content)
         try:
@@ -297,7 +297,7 @@ def _is_readable(channel: socket.socket, timeout_s: float) -> bool:
 
 
 def _out_of_memory_kills() -> int | None:
-    """How many processes this host's kernel has killed for want of memory; None where it does not say."""
+    """Return how many processes this host's kernel has killed for lack of memory; None if it does not count them."""
     try:
         with open("/proc/vmstat") as counters:
             return next((int(line.split()[1]) for line in counters if line.startswith("oom_kill ")), None)
@@ -315,7 +315,7 @@ def _end(
     cgroup: cgroups.Cgroup,
     user: users.UserClaim | None,
 ) -> None:
-    """The end of process 1 is that of everything in the sandbox."""
+    """End process 1, which ends everything in the sandbox."""
     process.kill()
     if not process.has_ended(EXIT_TIMEOUT_S):
         logger.warning("a desktop's sandbox (process %d) did not end within %g s", process.pid, EXIT_TIMEOUT_S)
@@ -327,7 +327,7 @@ def _end(
 
 
 def _weak_bury(guest: GuestProcess) -> Callable[[], None]:
-    """`guest._bury`, for a thread that would keep a forgotten guest alive."""
+    """Return `guest._bury` for a thread, without keeping a forgotten guest alive."""
     bury = weakref.WeakMethod(guest._bury)
 
     def call() -> None:

@@ -1,12 +1,12 @@
-"""The Debian and Ubuntu packages of the embedded desktop, in one place. Standard library only, and a script as well:
+"""This script lists the embedded desktop's Debian and Ubuntu packages. It needs the standard library only:
 
 python packages.py list [osworld|docker|vm]       every package, one a line
 python packages.py missing [osworld|docker|vm]    those that are not installed
 python packages.py install [osworld|docker|vm]    install the missing ones; without root or sudo, print how, and fail
 
-`osworld` adds the programs that OSWorld's own tasks work with; the shipped tasks need none of them. `docker` adds what
-the tests of Docker desktops start an engine of their own with, and a virtual machine in it. `vm` adds what the provider
-`qemu` runs, and `arpo-verl vm build` makes an image with.
+`osworld` adds the programs of OSWorld's own tasks; the shipped tasks need none of them. `docker` adds what the tests of
+Docker desktops need to start their own engine, and a virtual machine in it. `vm` adds what the provider `qemu` and
+`arpo-verl vm build` need.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BASE = {
     "util-linux": "ipcrm",
     "procps": "pgrep",
 }
-"""What a desktop needs to boot and to speak OSWorld's protocol."""
+"""A desktop needs these to boot and to speak OSWorld's protocol."""
 
 TASKS: dict[str, str] = {
     "xterm": "xterm",
@@ -51,14 +51,14 @@ TASKS: dict[str, str] = {
     "xclip": "xclip",
     "socat": "socat",
 }
-"""What the shipped tasks work with. A task's author appends here."""
+"""The shipped tasks use these. If you write a task, add its programs here."""
 
 ACCESSIBILITY: dict[str, str] = {
     "at-spi2-core": "/usr/libexec/at-spi-bus-launcher",
     "gir1.2-atspi-2.0": "/usr/share/doc/gir1.2-atspi-2.0",
     "python3-gi": "/usr/lib/python3/dist-packages/gi",
 }
-"""What the tree of accessible objects needs."""
+"""The tree of accessible objects needs these."""
 
 OSWORLD: dict[str, str] = {
     "gimp": "gimp",
@@ -77,7 +77,7 @@ OSWORLD: dict[str, str] = {
     "libreoffice-gtk3": "/usr/lib/libreoffice/program/libvclplug_gtk3lo.so",
     **ACCESSIBILITY,
 }
-"""What OSWorld's own tasks work with, as far as Debian has it. About 1 GB."""
+"""OSWorld's own tasks use these programs, about 1 GB; Debian lacks some others."""
 
 DOCKER: dict[str, str] = {
     "docker.io": "dockerd",
@@ -87,7 +87,7 @@ DOCKER: dict[str, str] = {
     "qemu-utils": "qemu-img",
     "e2fsprogs": "/usr/sbin/mkfs.ext4",
 }
-"""What the tests of Docker desktops start an engine of their own with, and a virtual machine in it."""
+"""The tests of Docker desktops start their own engine with these, and a virtual machine in it."""
 
 VM: dict[str, str] = {
     "qemu-system-x86": "qemu-system-x86_64",
@@ -96,9 +96,9 @@ VM: dict[str, str] = {
     "mmdebstrap": "mmdebstrap",
     "genext2fs": "genext2fs",
 }
-"""What the provider `qemu` runs, and `arpo-verl vm build` makes an image with."""
+"""The provider `qemu` and `arpo-verl vm build` need these."""
 
-# program -> Debian's package of it, beside those above and those whose program has the package's name; None: no package
+# program -> its Debian package, or None; not those above, nor programs that are called as their package
 OTHERS: dict[str, str | None] = {
     "code": None,
     "dbus-launch": "dbus-x11",
@@ -117,19 +117,19 @@ OTHERS: dict[str, str | None] = {
 
 
 def package_of(program: str) -> str | None:
-    """Debian's package that brings a program; None where Debian has none."""
+    """Return the Debian package that brings a program; None if Debian has none."""
     named = {name: package for group in (BASE, TASKS, OSWORLD) for package, name in group.items()}
     return OTHERS[program] if program in OTHERS else named.get(program, program)
 
 
 def missing_packages(packages: dict[str, str] | None = None) -> list[str]:
-    """Packages whose program is not installed; `BASE` and `TASKS` by default, in the order above."""
+    """Return the packages whose program is not installed; of `BASE` and `TASKS` by default, in the order above."""
     packages = {**BASE, **TASKS} if packages is None else packages
     return [package for package, program in packages.items() if not _installed(program)]
 
 
 def install_command(packages: Iterable[str]) -> str:
-    """The command that installs `packages` on Debian and Ubuntu."""
+    """Return the command that installs `packages` on Debian and Ubuntu."""
     return f"apt-get install -y --no-install-recommends {' '.join(packages)}"
 
 
@@ -138,14 +138,14 @@ def _installed(program: str) -> bool:
 
 
 def _install(packages: dict[str, str]) -> int:
-    """Install what is missing; the exit status."""
+    """Install what is missing; return the exit status."""
     missing = missing_packages(packages)
-    if importlib.util.find_spec("ensurepip") is None:  # Debian's own Python comes without what makes environments
+    if importlib.util.find_spec("ensurepip") is None:  # Debian's own Python cannot make environments without it
         missing.append("python3-venv")
     if not missing:
         return 0
     if shutil.which("apt-get") is None:
-        print(f"not a Debian or Ubuntu system: install the equivalents of {' '.join(missing)}", file=sys.stderr)
+        print(f"this is not Debian or Ubuntu: install the equivalents of {' '.join(missing)}", file=sys.stderr)
         return 1
     prefix = _privilege()
     if prefix is None:
@@ -158,7 +158,7 @@ def _install(packages: dict[str, str]) -> int:
 
 
 def _privilege() -> list[str] | None:
-    """How to become root without asking: a command prefix, or None."""
+    """Return a command prefix that becomes root without asking, or None."""
     if os.geteuid() == 0:
         return []
     if shutil.which("sudo") and subprocess.run(["sudo", "-n", "true"], capture_output=True).returncode == 0:

@@ -1,4 +1,4 @@
-"""Processes that end with their holder: a kernel's handle on one, and a thread to start those that die first."""
+"""This module has a handle on a process, and a thread to start processes that die with their parent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class ProcessHandle:
-    """Any process of this machine, however it was started, by a descriptor that no other process ever gets."""
+    """This is a handle on any process of this machine, by a descriptor that never comes to mean another process."""
 
     def __init__(self, descriptor: int):
         self.descriptor = descriptor
@@ -25,24 +25,24 @@ class ProcessHandle:
 
     @property
     def pid(self) -> int:
-        """Its number here; 0 where it has ended."""
+        """The process id here; 0 if it has ended."""
         with open(f"/proc/self/fdinfo/{self.descriptor}") as lines:
             return max(0, next(int(line.split()[1]) for line in lines if line.startswith("Pid:")))
 
     def kill(self) -> None:
-        """Kill it, stopped or not. Safe to call twice, and from any thread."""
+        """Kill it, even if it is stopped. Safe to call twice, and from any thread."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.descriptor, signal.SIGKILL)
 
     def has_ended(self, timeout_s: float = 0.0) -> bool:
-        """Whether it has, within `timeout_s`. The first process of a namespace is the last of it to end."""
+        """Return whether it ends within `timeout_s`. A namespace's first process is the last of it to end."""
         poller = select.poll()
         poller.register(self.descriptor, select.POLLIN)
         return bool(poller.poll(timeout_s * 1000))
 
 
 class LastingThread:
-    """A thread that does one thing after the other and lasts as long as this process. A fork's begins anew."""
+    """This thread does one task after the other and lasts as long as this process; a fork starts a new one."""
 
     def __init__(self, name: str):
         self._name = name
@@ -51,7 +51,7 @@ class LastingThread:
         _threads.add(self)
 
     def submit(self, task: Callable[[], T]) -> Future[T]:
-        """As an executor's."""
+        """Submit a task, as to an executor."""
         with self._lock:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(1, thread_name_prefix=self._name)
@@ -68,7 +68,7 @@ _spawner = LastingThread("desktop-spawner")
 def in_lasting_thread(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
     """Run `start` in a thread that lasts as long as this process.
 
-    bubblewrap's --die-with-parent means the thread that started it: a caller's thread may end long before.
+    For bubblewrap's --die-with-parent the parent is the thread that started it, and a caller's thread may end early.
     """
     return _spawner.submit(start).result()
 

@@ -1,4 +1,4 @@
-"""Which programs a desktop has, asked of this machine before any desktop starts."""
+"""This module finds out which programs a desktop has, from this machine, before any desktop starts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from arpo_verl.desktop import chrome
 from arpo_verl.desktop.guest import layout
 from arpo_verl.desktop.sandbox import PROGRAMS
 
-# The guest has an interpreter of its own for these, whatever is on this machine's PATH.
+# The guest has its own interpreter for these, whatever is on this machine's PATH.
 _INTERPRETERS = {"python", "python3", "pyautogui"}
-# What an editor opens as well, by the types' kinship.
+# An editor opens these types too.
 _TEXTS = {"application/javascript", "application/json", "application/sql", "application/x-sh", "application/xml"}
 LIBREOFFICE = Path("/usr/lib/libreoffice/program")
 _LIBREOFFICE = {"libreoffice", "soffice"}  # `guest/programs` starts it
@@ -22,7 +22,7 @@ _HANDLERS = Path("/usr/share/applications/mimeinfo.cache")
 
 
 def has_program(name: str) -> bool:
-    """Whether a desktop finds this program on its PATH."""
+    """Return whether a desktop finds this program on its PATH."""
     if name == chrome.NAME:
         return chrome.is_installed()
     if name in _LIBREOFFICE:
@@ -32,7 +32,7 @@ def has_program(name: str) -> bool:
 
 
 def can_open(path: str) -> bool:
-    """Whether some program is there for files with this name's ending; true where the ending says nothing."""
+    """Return whether there is a program for files with this name's ending; True for an unknown ending."""
     kind, _ = mimetypes.guess_type(path)
     return kind is None or kind in _handled_types() or kind.startswith("text/") or kind in _TEXTS
 

@@ -1,4 +1,4 @@
-"""The embedded desktop as a machine that OSWorld's client drives."""
+"""This provider makes the embedded desktop a machine that OSWorld's client drives."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ logger = logging.getLogger(__name__)
 DEFAULT_SIZE = Size(640, 480)
 SMALLEST, LARGEST = Size(160, 120), Size(4096, 4096)
 _background = LastingThread("desktop-background")
-"""Boots and closes this process's desktops behind their episodes, one at a time: those take what is left."""
+"""This thread boots and closes desktops in the background, one at a time, to leave CPUs for the episodes."""
 
 
 class EmbeddedProvider(MachineProvider):
-    """One desktop on this machine at a time, each in a sandbox of its own: an X server with real programs.
+    """This provider keeps one desktop at a time, an X server with real programs, each in its own sandbox.
 
-    `start` and `reset` both leave a desktop that nobody has connected to since it booted, in a
-    sandbox that no other desktop ever had. They boot one unless `boot_next` did so already. The ports stay the same.
-    Methods may be called from any thread, one at a time.
+    After `start` and `reset` the desktop has had no connection since it booted, in a sandbox that no other desktop ever
+    had. They boot one unless `boot_next` did so already. The ports stay the same. Any thread may call the methods, one
+    at a time.
     """
 
     def __init__(
@@ -47,17 +47,17 @@ class EmbeddedProvider(MachineProvider):
         cpus: float | None = Limits.cpus,
         pids: int = Limits.pids,
     ):
-        """Check the options; nothing starts yet.
+        """Check the options, without starting anything.
 
         Args:
             screen_size: pixels, from 160x120 to 4096x4096.
-            command_timeout_s: a command of `/execute` that takes longer is killed. OSWorld's own server gives 120 s;
-                below the client's patience of 90 s, the client runs a command that was killed anew.
-            boot_timeout_s: a desktop that is not up by then counts as failed.
+            command_timeout_s: a command of `/execute` that takes longer is killed. OSWorld's own server allows 120 s;
+                below the client's own time-out of 90 s, the client runs a killed command again.
+            boot_timeout_s: a desktop that takes longer to boot counts as failed.
             extra_read_only: folders of this machine that its programs may read beside the system's, such as
-                `/opt/some-program`. Everything there can be read by whatever the policy types.
-            memory_mib, cpus, pids: what its programs together may use up, see `cgroups.Limits`. Where the machine
-                offers us no cgroup, `memory_mib` is of each program and `cpus` is not kept: see `arpo-verl doctor`.
+                `/opt/some-program`. The policy's programs can read everything there.
+            memory_mib, cpus, pids: limits of all its programs together, see `cgroups.Limits`. If the machine offers us
+                no cgroup, `memory_mib` limits each program and `cpus` has no effect: see `arpo-verl doctor`.
 
         Raises:
             ConfigError: an option is out of range.
@@ -80,10 +80,10 @@ class EmbeddedProvider(MachineProvider):
         self._lock = threading.RLock()
 
     def start(self) -> None:
-        """Have a clean desktop.
+        """Start a clean desktop, unless there is one already.
 
         Raises:
-            DesktopBootError: it did not come up.
+            DesktopBootError: it did not start.
             MissingDependencyError: a program or a Python package is not installed.
         """
         with self._lock:
@@ -91,13 +91,13 @@ class EmbeddedProvider(MachineProvider):
                 self._swap()
 
     def boot_next(self) -> None:
-        """Boot the next desktop in the background, as this one was given to an episode. Safe to call twice."""
+        """Boot the next desktop in the background, while an episode uses this one. Safe to call twice."""
         with self._lock:
             if self._next is None:
                 self._next = _background.submit(self._make_guest())
 
     def address(self) -> GuestAddress:
-        """The same after each reset.
+        """Return the address, which stays the same after each reset.
 
         Raises:
             DesktopBootError: no desktop was started.
@@ -107,7 +107,7 @@ class EmbeddedProvider(MachineProvider):
         return GuestAddress.forwarded(HOST, self._relay.ports)
 
     def reset(self) -> None:
-        """As `start`: what an episode has used is not clean."""
+        """Do the same as `start`: a desktop that an episode has used is not clean."""
         self.start()
 
     def stop(self) -> None:
@@ -122,17 +122,17 @@ class EmbeddedProvider(MachineProvider):
             self._drop_next()
 
     def is_alive(self) -> bool:
-        """Whether the desktop's sandbox runs; the X server in it may have been killed by the policy all the same."""
+        """Return whether the desktop's sandbox runs; even so, the policy may have killed the X server in it."""
         return self._guest is not None and self._guest.is_alive()
 
     def why_down(self) -> Ended | None:
-        """See `GuestProcess.why_down`; None where the sandbox itself does not run."""
+        """See `GuestProcess.why_down`; None if there is no sandbox."""
         with self._lock:
             return None if self._guest is None else self._guest.why_down()
 
     def why_gone(self) -> str:
-        """Empty but where this host took memory from the desktop: a program that is closed then was not closed by the
-        policy."""
+        """Return a reason only if this host's kernel killed a program for lack of memory: then the policy did not close
+        it."""
         guest = self._guest
         is_hit = guest is not None and guest.was_hit_by_host()
         return "this host had no memory left, and its kernel killed a program of the desktop" if is_hit else ""
@@ -154,7 +154,7 @@ class EmbeddedProvider(MachineProvider):
             self._running_guest().serve_apps(archive, self._boot_timeout_s)
 
     def seal(self) -> None:
-        """Say that the task's set-up is over, see `GuestProcess.seal`.
+        """End the task's set-up, see `GuestProcess.seal`.
 
         Raises:
             DesktopBootError: the sandbox is gone.
@@ -163,14 +163,14 @@ class EmbeddedProvider(MachineProvider):
             self._running_guest().seal()
 
     def run_reward_program(self, program: str, timeout_s: float) -> RewardProgramRun:
-        """Run a reward program in the desktop, whose programs are killed for it, see `GuestProcess.run_reward_program`.
+        """Kill the desktop's programs and run a reward program in it, see `GuestProcess.run_reward_program`.
 
         Raises:
             DesktopBootError: the sandbox is gone.
         """
         with self._lock:
             guest = self._running_guest()
-        # Unlocked: who closes the desktop need not wait for it.
+        # Not under the lock, so that another thread can close the desktop without waiting.
         return guest.run_reward_program(program.encode(), timeout_s)
 
     def _running_guest(self) -> GuestProcess:
@@ -182,7 +182,7 @@ class EmbeddedProvider(MachineProvider):
         return self._relay is not None and self.is_alive() and self._relay.connections == self._connections_at_boot
 
     def _swap(self) -> None:
-        """Have another desktop in the place of a used one, whose programs are dead when this returns."""
+        """Replace a used desktop by a new one; the old one's programs are dead when this returns."""
         started = time.monotonic()
         try:
             new = self._take_next() or self._make_guest()()
@@ -199,7 +199,7 @@ class EmbeddedProvider(MachineProvider):
         logger.info("a desktop of %dx%d is up after %.2f s", *self.screen_size, time.monotonic() - started)
 
     def _make_guest(self) -> Callable[[], GuestProcess]:
-        """What boots a desktop, and keeps no provider alive that is forgotten meanwhile."""
+        """Return a function that boots a desktop, and does not keep a forgotten provider alive."""
         size, command_s, boot_s = self.screen_size, self._command_timeout_s, self._boot_timeout_s
         extra, limits = self._extra_read_only, self._limits
 
@@ -215,7 +215,7 @@ class EmbeddedProvider(MachineProvider):
         return make
 
     def _take_next(self) -> GuestProcess | None:
-        """The desktop that `boot_next` booted; None where it has none, or has not begun."""
+        """Return the desktop that `boot_next` booted; None if there is none, or if the boot has not begun."""
         future, self._next = self._next, None
         if future is None or future.cancel():
             return None
@@ -240,14 +240,14 @@ class EmbeddedProvider(MachineProvider):
         guest.connect(port, fd)
 
     def __del__(self) -> None:
-        # The sandbox ends with its GuestProcess, by itself. At the interpreter's end so does everything else.
+        # The sandbox ends with its GuestProcess. When the interpreter ends, everything else ends too.
         relay = getattr(self, "_relay", None)
         if relay is not None and not sys.is_finalizing():
             relay.close_soon()
 
 
 def _weak_connect(provider: EmbeddedProvider) -> Callable[[int, int], None]:
-    """`provider._connect` for the relay, whose thread would keep a forgotten provider alive for ever."""
+    """Return `provider._connect` for the relay's thread, without keeping a forgotten provider alive."""
     reference = weakref.ref(provider)
 
     def connect(port: int, fd: int) -> None:
@@ -263,5 +263,5 @@ def _checked_size(size: Size | Sequence[int]) -> Size:
     ok = isinstance(size, (list, tuple)) and len(size) == 2 and all(type(side) is int for side in size)
     ok = ok and SMALLEST.width <= size[0] <= LARGEST.width and SMALLEST.height <= size[1] <= LARGEST.height
     limits = f"[width, height] in pixels from {list(SMALLEST)} to {list(LARGEST)}"
-    require(ok, "environment.screen_size", limits, size, "the embedded desktop's X server gives no other")
+    require(ok, "environment.screen_size", limits, size, "the embedded desktop's X server has no other sizes")
     return Size(*size)

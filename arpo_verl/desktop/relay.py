@@ -1,11 +1,11 @@
-"""Loopback ports of the host that lead into a desktop: one thread per process serves them all.
+"""Loopback ports of the host lead into a desktop; one thread per process serves all of them.
 
-The thread's event loop is whichever the process has: Ray installs uvloop wherever that can be imported, so beside any
-vLLM. Its transports do not derive from asyncio's, and they read on after a `pause_reading` in `connection_made`.
+The thread uses the process's kind of event loop. Ray installs uvloop if it can be imported, so always beside vLLM. Its
+transports do not derive from asyncio's, and they read on after a `pause_reading` in `connection_made`.
 
-The desktop has its own network namespace and no port of the host. For each connection that comes, a pair of anonymous
-sockets is made and one end handed to the guest; bytes are copied between the other end and the client. So there is no
-socket file that could be left behind, and the guest holds no socket of the host's network.
+The desktop has its own network namespace and no port of the host. For each connection we make a pair of anonymous
+sockets, pass one end to the guest, and copy bytes between the other end and the client. So no socket file can be left
+behind, and the guest holds no socket of the host's network.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ _LOOP_TIMEOUT_S = 30.0
 
 
 class Relay:
-    """The listening ports of one desktop."""
+    """These are the listening ports of one desktop."""
 
     def __init__(self, guest_ports: tuple[int, ...], send_to_guest: Callable[[int, int], None]):
         """Open a port for each of `guest_ports`.
 
         Args:
             guest_ports: ports as the guest knows them.
-            send_to_guest: called with a guest port and a descriptor to hand over; raises OSError if it cannot.
+            send_to_guest: called with a guest port and a descriptor to pass on; raises OSError if it cannot.
         """
         self._send = send_to_guest
         self._loop = event_loop()
         self._open: set[asyncio.Transport] = set()
         self._servers: list[asyncio.Server] = []
         self.connections = 0
-        """How many connections have come so far."""
+        """The number of connections so far."""
         self._listeners = {port: socket.create_server((HOST, 0)) for port in guest_ports}
         _relays.add(self)
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(_LOOP_TIMEOUT_S)
@@ -50,11 +50,11 @@ class Relay:
         return {guest: listener.getsockname()[1] for guest, listener in self._listeners.items()}
 
     def close(self) -> None:
-        """Close the ports and what goes through them."""
+        """Close the ports and their connections."""
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(_LOOP_TIMEOUT_S)
 
     def close_soon(self) -> None:
-        """`close` without waiting, for finalizers: they run in any thread, the loop's own included."""
+        """Close without waiting, for finalizers: they run in any thread, even in the loop's own."""
         self._loop.call_soon_threadsafe(lambda: self._loop.create_task(self._close()))
 
     async def _listen(self) -> None:
@@ -69,7 +69,7 @@ class Relay:
             transport.abort()
 
     def _connect(self, port: int) -> socket.socket:
-        """Our end of a new connection to the guest.
+        """Return our end of a new connection to the guest.
 
         Raises:
             OSError: the guest is gone.
@@ -87,7 +87,7 @@ class Relay:
 
 
 class _End(asyncio.Protocol):
-    """One end of a connection; what it receives is written to its peer."""
+    """This is one end of a connection; it writes what it receives to its peer."""
 
     def __init__(self, relay: Relay):
         self.relay = relay
@@ -106,7 +106,7 @@ class _End(asyncio.Protocol):
     def eof_received(self) -> bool:
         self.ended = True
         if self.peer is None or self.peer.transport is None or self.peer.ended:
-            return False  # closes this end, and by `connection_lost` the other
+            return False  # this closes this end, and `connection_lost` then closes the other
         self.peer.transport.write_eof()
         return True  # the other direction may go on
 
@@ -127,7 +127,7 @@ class _End(asyncio.Protocol):
 
 
 class _Client(_End):
-    """The client's end: what it sends before the guest's end is joined to it waits here."""
+    """This is the client's end; it keeps what the client sends before the guest's end is joined to it."""
 
     def __init__(self, relay: Relay, port: int):
         super().__init__(relay)
@@ -181,7 +181,7 @@ _running: tuple[int, asyncio.AbstractEventLoop] | None = None
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
-    """This process's loop, in a thread of its own; a fork starts anew."""
+    """Return this process's loop, which runs in its own thread; a fork starts a new one."""
     global _running
     with _lock:
         if _running is None or _running[0] != os.getpid():
@@ -192,7 +192,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 
 def when_readable(descriptor: int, act: Callable[[], object]) -> None:
-    """Call `act` once, in a thread, when `descriptor` is readable, as one of a process is at its end."""
+    """Call `act` once, in a thread, when `descriptor` is readable, as a process's descriptor is at its end."""
     loop, duplicate = event_loop(), os.dup(descriptor)
 
     def readable() -> None:
@@ -201,7 +201,7 @@ def when_readable(descriptor: int, act: Callable[[], object]) -> None:
         try:
             threading.Thread(target=act, name="desktop-end", daemon=True).start()
         except RuntimeError as error:
-            # From Python 3.12 on, a process that ends starts no more threads; nothing is left to act for.
+            # From Python 3.12 on, an ending process cannot start threads; then there is nothing left to do.
             if "interpreter shutdown" not in str(error):
                 raise
 
@@ -212,13 +212,13 @@ def pass_descriptor(channel: socket.socket, message: bytes, fd: int) -> None:
     """Send `message` and a copy of the descriptor `fd` on a Unix socket.
 
     Raises:
-        OSError: the other end is gone, or does not take any more.
+        OSError: the other end is gone, or takes no more.
     """
     channel.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
 
 
 def _forget_after_fork() -> None:
-    """A fork of the owner must not keep the ports."""
+    """Close the ports in a fork of the owner."""
     global _lock
     _lock = threading.Lock()
     for relay in list(_relays):

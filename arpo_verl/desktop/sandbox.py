@@ -1,13 +1,13 @@
-"""The sandbox of a desktop, as a command line: what its programs see of this machine, and as whom they run.
+"""This module makes the command line of a desktop's sandbox: what its programs see of this machine, and their user.
 
-Model output is typed into real terminals, so a program in there is taken for hostile. It sees the system's programs and
-this Python read-only, memory to write to, its own processes and its own loopback; no host file to write to, no home of
-the host, no network, and no task, evaluator or expert of this package. It runs as an unprivileged user: where we are
-root, as one that nobody else uses; elsewhere as the caller, in a user namespace, without any privilege. System calls
-that none needs are refused (`seccomp`).
+Model output is typed into real terminals, so every program in there counts as hostile. It sees the system's programs
+and this Python read-only, memory to write to, its own processes and its own loopback. It sees no host file to write to,
+no home of the host, no network, and no task, evaluator or expert of this package. It runs as an unprivileged user: if
+we are root, as one that nobody else uses; otherwise as the caller, in a user namespace, without any privilege. System
+calls that no program needs are refused (`seccomp`).
 
-bubblewrap makes a template of it once for this process, and `guest/template.py` forks each sandbox from that, with
-namespaces, memory and bounds of its own.
+bubblewrap makes a template once for this process, and `guest/template.py` forks each sandbox from that, with its own
+namespaces, memory and limits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from arpo_verl.versions import install_extra, pip_install
 GUEST = Path(__file__).with_name("guest")
 GUEST_ROOT = "/opt/arpo"
 PROGRAMS = GUEST / "programs"
-"""Programs that the desktop has in the place of the system's, or beside them."""
+"""Programs of the desktop that replace the system's, or come in addition."""
 # import name -> what pip calls it
 GUEST_MODULES = {
     "PIL": "pillow",
@@ -37,13 +37,13 @@ GUEST_MODULES = {
 }
 MIB = 1 << 20
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-# Read-only state that programs need to start, or to start fast; `fontconfig` saves GTK programs a second.
+# Programs need this read-only state to start, or to start fast; `fontconfig` saves GTK programs a second.
 ETC, HOSTS = "/etc", "/etc/hosts"
 STATE = (ETC, "/var/cache/fontconfig", "/var/lib/dpkg", "/var/lib/libreoffice", "/var/lib/xkb", "/opt/google")
 
 
 class Memory(NamedTuple):
-    """What may be written to a folder. A file takes about 1 KiB of the kernel's memory besides its bytes."""
+    """This limits what may be written to a folder. A file takes about 1 KiB of the kernel's memory beside its bytes."""
 
     mib: int
     files: int
@@ -57,8 +57,8 @@ WRITABLE = {
     "/dev/shm": Memory(256, 10_000),
 }
 MAX_TERMINALS = 64
-"""Of 3,072 that all desktops of a machine share."""
-# System V objects in all: X's programs pass pictures in segments of shared memory; nothing here has queues.
+"""A desktop's terminals, of 3,072 that all desktops of a machine share."""
+# Limits of all System V objects: X's programs pass pictures in shared memory; no program here has queues.
 SYSTEM_V = {
     "shmmax": 256 * MIB,
     "shmall": 256 * MIB // os.sysconf("SC_PAGE_SIZE"),
@@ -73,12 +73,12 @@ _START = "import sys; sys.path[:0] = {path!r}; from arpo_guest.template import m
 
 
 def command(control_fd: int, extra_read_only: Sequence[str], in_memory: Callable[[bytes], int]) -> list[str]:
-    """The command line that starts a template, in the process that runs it.
+    """Return the command line that starts a template.
 
     Args:
-        control_fd: descriptor of the host's requests, as the child inherits it.
+        control_fd: the descriptor that the child inherits and reads the host's requests from.
         extra_read_only: further folders of the host that desktops' programs may read, such as `/opt/some-program`.
-        in_memory: makes a file of these bytes and gives its descriptor, as the child inherits it.
+        in_memory: makes a file of these bytes and returns its descriptor, which the child inherits.
 
     Raises:
         MissingDependencyError: a Python package that the guest needs is not installed.
@@ -99,12 +99,12 @@ def command(control_fd: int, extra_read_only: Sequence[str], in_memory: Callable
 
 
 def is_own_user() -> bool:
-    """Whether each desktop runs as a user of this machine that is its own."""
+    """Return whether each desktop runs as its own user of this machine."""
     return users.available_ids() is not None
 
 
 def _walls(shown: Sequence[str]) -> dict[str, Any]:
-    """What each sandbox of the template has of its own, see `guest/template.py: Walls`."""
+    """Return the walls of each sandbox of the template, see `guest/template.py: Walls`."""
     return {
         "memory": {path: f"mode=1777,size={m.mib}m,nr_inodes={m.files}" for path, m in WRITABLE.items()},
         "visible": sorted((path for path in shown if any(Path(path).is_relative_to(w) for w in WRITABLE)), key=len),
@@ -116,11 +116,11 @@ def _walls(shown: Sequence[str]) -> dict[str, Any]:
 
 
 def _privileges() -> list[str]:
-    """What a template needs to make namespaces, and each sandbox loses before anything runs there."""
+    """Return the privileges that a template needs to make namespaces; each sandbox drops them before it runs."""
     kept = ["CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETPCAP"]
     if is_own_user():
         kept, user = [*kept, "CAP_SETUID", "CAP_SETGID"], []
-    else:  # root of that namespace alone, and the caller outside of it; it maps itself to another user in forks'
+    else:  # root only in that namespace, the caller outside; in its forks' namespaces it becomes another user
         kept, user = [*kept, "CAP_SETFCAP"], ["--unshare-user", "--uid", "0", "--gid", "0"]
     return [*user, "--cap-drop", "ALL", *(word for name in kept for word in ("--cap-add", name))]
 
@@ -130,11 +130,11 @@ def _own_file(name: str, fd: int) -> list[str]:
 
 
 def _mounts(extra: Sequence[str]) -> list[str]:
-    """What is visible. Later mounts lie over earlier ones."""
+    """Return the options for visible folders. Later mounts cover earlier ones."""
     words = [word for path in SYSTEM for word in read_only(path)]
     words += ["--proc", "/proc", "--dev", "/dev"]
     folders = [*STATE, *extra]
-    # bubblewrap makes missing parents for its own user alone; the desktop's user must pass too.
+    # bubblewrap makes missing parents for its own user only, but the desktop's user must get through them.
     for parent in _parents([*(f"{path}/x" for path in WRITABLE), *folders, f"{GUEST_ROOT}/bin/python"]):
         words += ["--perms", "0755", "--dir", parent]
     words += [word for path in folders for word in (_etc() if path == ETC else read_only(path))]
@@ -145,7 +145,7 @@ def _mounts(extra: Sequence[str]) -> list[str]:
 
 
 def _etc() -> list[str]:
-    """The host's, or each of its entries alone where it has no file of that name for ours to lie over."""
+    """Show the host's `/etc`, or each of its entries if it has no `hosts` file that ours can cover."""
     if os.path.exists(HOSTS):
         return read_only(ETC)
     entries = (read_only(f"{ETC}/{name}") for name in sorted(os.listdir(ETC)))
@@ -153,7 +153,7 @@ def _etc() -> list[str]:
 
 
 def _parents(paths: Sequence[str]) -> list[str]:
-    """Every folder above `paths` but the root and the mounts, the upper ones first."""
+    """Return every folder above `paths`, except the root and the mounts, the upper ones first."""
     parents = {str(parent) for path in paths for parent in list(Path(path).parents)[:-1]}
     return sorted(parents - {*SYSTEM, "/dev", "/dev/shm"}, key=len)
 
@@ -166,7 +166,7 @@ def read_only(path: str) -> list[str]:
 
 
 def identity(user_id: int) -> dict[str, str]:
-    """Files that say who the users are."""
+    """Return the files that define the users."""
     return {
         "/etc/passwd": (
             "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
@@ -177,7 +177,7 @@ def identity(user_id: int) -> dict[str, str]:
 
 
 def _own_files() -> dict[str, str]:
-    """Files that differ from the host's: our programs, `python` with this interpreter's packages."""
+    """Return files that differ from the host's: our programs, `python` with this interpreter's packages."""
     python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
     return {
         HOSTS: "127.0.0.1 localhost desktop\n::1 localhost\n",
@@ -188,7 +188,7 @@ def _own_files() -> dict[str, str]:
 
 
 def _python_paths() -> list[str]:
-    """Folders on `sys.path` that hold the guest's packages.
+    """Return the folders on `sys.path` that hold the guest's packages.
 
     Raises:
         MissingDependencyError: one is not installed.
@@ -206,7 +206,7 @@ def _python_paths() -> list[str]:
 
 
 def python_folders(paths: Sequence[str]) -> list[str]:
-    """What must be visible for this Python to run: its installations, and `paths`; no more than once each."""
+    """Return the folders that this Python needs to run: its installations, and `paths`, each once."""
     executable = Path(sys.executable)
     wanted = [sys.base_prefix, sys.prefix, *paths, str(executable.parent), str(executable.resolve().parent)]
     folders: list[str] = []

@@ -1,11 +1,11 @@
-"""System calls that no program of a desktop needs, refused before the kernel's own code for them runs.
+"""This filter refuses system calls that no program of a desktop needs, before the kernel's own code for them runs.
 
-A desktop's programs have no privilege, but a kernel's faults are reached without one: through io_uring, user
-namespaces, rare socket families and the like. `filter_program` is what `bwrap --seccomp` and `prctl(PR_SET_SECCOMP)`
-take. It is a list of what is refused; a list of what is allowed would break programs with each new release of theirs.
+A desktop's programs have no privileges, but they could reach a kernel's bugs without them: through io_uring, user
+namespaces, rare socket families and the like. `bwrap --seccomp` and `prctl(PR_SET_SECCOMP)` take `filter_program`. It
+lists what is refused; a list of what is allowed would break programs with each of their releases.
 
-Chromium's own sandbox would need user namespaces and goes without: it keeps web pages from the user's files, and in a
-desktop both are the policy's. A debugger's ptrace is left: it reaches the desktop's own programs alone.
+Chromium runs without its own sandbox, which needs user namespaces: that protects the user's files from web pages, but
+in a desktop the policy owns both. A debugger's ptrace stays allowed: it reaches only the desktop's own programs.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ import platform
 import struct
 from collections.abc import Iterable
 
-# Each call's number on x86-64 and on 64-bit ARM; None where a processor has none.
+# Each call's number on x86-64 and on 64-bit ARM; None if a processor lacks it.
 Numbers = tuple[int | None, int | None]
 _MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Column of `Numbers`, and AUDIT_ARCH of linux/audit.h."""
 
-# What a kernel may be built without, so programs do without as well.
+# A kernel may be built without these, so programs can do without them too.
 ABSENT: dict[str, Numbers] = {
     **{"io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427)},
     **{"userfaultfd": (323, 282), "perf_event_open": (298, 241), "memfd_secret": (447, 447)},
     # Keys outlive their makers, and so a desktop: keyrings are kept by user.
     **{"add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219)},
     **{"mq_open": (240, 180), "mq_unlink": (241, 181)},
-    # A filter cannot see its flags, which lie in memory; C libraries go on with `clone`.
+    # A filter cannot see its flags, which are in memory; C libraries fall back to `clone`.
     "clone3": (435, 435),
     **{"open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430), "fsconfig": (431, 431)},
     **{"fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442), "open_tree_attr": (467, 467)},
     **{"process_madvise": (440, 440), "pidfd_getfd": (438, 438), "modify_ldt": (154, None)},
     **{"quotactl": (179, 60), "quotactl_fd": (443, 443), "lookup_dcookie": (212, 18), "uselib": (134, None)},
 }
-# What only privileged programs may do.
+# Only privileged programs may make these calls.
 FORBIDDEN: dict[str, Numbers] = {
     **{"mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "setns": (308, 268)},
     **{"bpf": (321, 280), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "syslog": (103, 116)},
@@ -45,7 +45,7 @@ FORBIDDEN: dict[str, Numbers] = {
     **{"settimeofday": (164, 170), "clock_settime": (227, 112), "vhangup": (153, 58)},
     **{"sethostname": (170, 161), "setdomainname": (171, 162)},
 }
-# Refused for some arguments.
+# These are refused for some arguments.
 CLONE: Numbers = (56, 220)
 UNSHARE: Numbers = (272, 97)
 SOCKET: Numbers = (41, 198)
@@ -63,13 +63,13 @@ NEW_NAMESPACES = 0x7E020000
 NEW_TIME = 0x80  # of `unshare` alone: in `clone` these bits are a signal's
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 _STREAM, _KINDS = 1, 0xF
-"""SOCK_STREAM, and the bits of a socket's type that are no flags."""
+"""SOCK_STREAM, and the bits of a socket's type that are not flags."""
 _FAST_OPEN = 0x20000000
-"""MSG_FASTOPEN, by which sending connects."""
+"""MSG_FASTOPEN, with which sending also connects."""
 _PROTOCOLS = (0, 1, 6, 17, 58)
-"""Of the internet's families: any, ICMP, TCP, UDP, ICMPv6. Others, as SCTP, would be loaded as modules."""
+"""Protocols of the internet's families: any, ICMP, TCP, UDP, ICMPv6. Others, such as SCTP, would load modules."""
 _PERSONALITIES = (0, 0x40000, 0xFFFFFFFF)
-"""The usual one, the same without random addresses (debuggers), and the question which it is."""
+"""The usual one, the same without random addresses (for debuggers), and the question for the current one."""
 _X32 = 0x40000000
 
 _LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06  # BPF_LD|W|ABS, BPF_JMP|JEQ|K, BPF_JMP|JSET|K, BPF_RET|K
@@ -81,29 +81,29 @@ _Code = list[tuple[int, int, int, int]]
 
 
 def is_supported(machine: str | None = None) -> bool:
-    """Whether there is a filter for this processor, or the one that `platform.machine()` calls `machine`."""
+    """Return whether there is a filter for this processor, or for `machine`, a name of `platform.machine()`."""
     return (machine or platform.machine()) in _MACHINES
 
 
 def filter_program(machine: str | None = None, only_listens: bool = False) -> bytes:
-    """The filter as an array of `struct sock_filter`, for this processor or the one named as by `platform.machine()`.
+    """Return the filter as an array of `struct sock_filter`, for this processor or one of `platform.machine()`'s names.
 
     Args:
-        only_listens: the program serves ports of its network and reaches nobody there: it makes no socket but TCP's of
-            IPv4, and those do not connect.
+        only_listens: the program only serves ports of its network: it may make only TCP sockets of IPv4, and these may
+            not connect.
 
     Raises:
-        KeyError: there is none for it; ask `is_supported` first.
+        KeyError: there is no filter for the processor; ask `is_supported` first.
     """
     column, arch = _MACHINES[machine or platform.machine()]
 
     def when(numbers: Numbers, code: _Code) -> _Code:
-        """`code`, which returns, for the call of that number."""
+        """Run `code`, which returns, for the call with that number."""
         number = numbers[column]
         return [] if number is None else [(_EQUAL, 0, len(code), number), *code]
 
     code: _Code = [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, arch), _refuse(errno.ENOSYS), (_LOAD, 0, 0, _NUMBER)]
-    if column == 0:  # the same numbers again, by another ABI
+    if column == 0:  # another ABI has the same numbers again
         code += [(_ANY_BIT, 0, 1, _X32), _refuse(errno.ENOSYS)]
     for table, error in ((ABSENT, errno.ENOSYS), (FORBIDDEN, errno.EPERM)):
         for numbers in table.values():
@@ -111,7 +111,7 @@ def filter_program(machine: str | None = None, only_listens: bool = False) -> by
     code += when(CLONE, _refuse_bits(NEW_NAMESPACES))
     code += when(UNSHARE, _refuse_bits(NEW_NAMESPACES | NEW_TIME))
     code += when(PERSONALITY, [_argument(0), *_only(_PERSONALITIES, errno.EPERM)])
-    # Process 1 is of the same user, and its limits are those of every later episode.
+    # Process 1 has the same user, and every later episode inherits its limits.
     code += when(PRLIMIT64, [_argument(0), (_EQUAL, 0, 1, 1), _refuse(errno.EPERM), (_RETURN, 0, 0, _ALLOW)])
     code += when(SOCKETPAIR, [_argument(0), *_only((_UNIX,), errno.EAFNOSUPPORT)])
     code += when(SOCKET, _listening() if only_listens else _socket())
@@ -142,7 +142,7 @@ def _listening() -> _Code:
 
 
 def _argument(index: int) -> tuple[int, int, int, int]:
-    """Load the low half, which is all that these calls look at."""
+    """Load the low half, since these calls read only that."""
     return (_LOAD, 0, 0, _FIRST_ARGUMENT + 8 * index)
 
 

@@ -1,4 +1,4 @@
-"""The template of this process's sandboxes as the host sees it: started with the first, asked for forks, ended."""
+"""The host's side of the sandboxes' template starts it with the first sandbox, asks it for forks, and ends it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from arpo_verl.desktop.process import ProcessHandle, in_lasting_thread
 from arpo_verl.errors import DesktopBootError, MissingDependencyError
 
 START_TIMEOUT_S = 60.0
-"""From nothing to a Python with all imports: 0.3 s on an idle machine."""
+"""The time-out of a start, until Python has all imports: that takes 0.3 s on an idle machine."""
 _MAX_PACKET = 4096
 
 USER_NAMESPACES = (
-    "this machine does not let us make the desktop's sandbox. Not as root, bubblewrap needs user namespaces: as root "
-    "set `sysctl -w kernel.unprivileged_userns_clone=1` (Debian), "
+    "this machine does not let us make the desktop's sandbox. Without root, bubblewrap needs user namespaces: as root "
+    "run `sysctl -w kernel.unprivileged_userns_clone=1` (Debian), "
     "`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0` (Ubuntu 23.10 and newer) or "
     "`sysctl -w user.max_user_namespaces=15000` (RHEL). In Docker, run the container with `--cap-add SYS_ADMIN "
     "--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined`, "
@@ -34,10 +34,10 @@ USER_NAMESPACES = (
 
 
 class Template:
-    """A running template. The kernel ends it and all its forks with this object, or the process that holds it."""
+    """This is a running template. The kernel ends it and all its forks with this object, or with its process."""
 
     def __init__(self, extra_read_only: Sequence[str]):
-        """Start it, without waiting for it.
+        """Start the template, without waiting for it.
 
         Raises:
             MissingDependencyError: a program or a Python package is not installed.
@@ -67,10 +67,10 @@ class Template:
         return self._process.poll() is None
 
     def fork(self, control: socket.socket, connections: socket.socket, log: IO[bytes]) -> ProcessHandle:
-        """A new sandbox's process 1, which waits on `control`.
+        """Fork a new sandbox's first process, which waits on `control`.
 
         Raises:
-            DesktopBootError: there is none.
+            DesktopBootError: the template cannot fork it.
         """
         with self._lock:
             try:
@@ -110,7 +110,7 @@ _lock = threading.Lock()
 
 
 def template_for(extra_read_only: Sequence[str]) -> Template:
-    """This process's template that shows these folders; it ends with the last that holds it.
+    """Return this process's template that shows these folders; it ends with its last user.
 
     Raises:
         MissingDependencyError: a program or a Python package is not installed.
@@ -124,7 +124,7 @@ def template_for(extra_read_only: Sequence[str]) -> Template:
 
 
 def start_sandbox(command: Sequence[str], inherited: Sequence[int], log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start a bubblewrap that the kernel kills when this process ends, and collect it when it ends first."""
+    """Start a bubblewrap that the kernel kills when this process ends, and collect it if it ends first."""
     process = in_lasting_thread(
         lambda: subprocess.Popen(
             command,
@@ -132,7 +132,7 @@ def start_sandbox(command: Sequence[str], inherited: Sequence[int], log: IO[byte
             stdout=log,
             stderr=log,
             pass_fds=inherited,
-            start_new_session=True,  # a Ctrl-C in the owner's terminal is the owner's to handle
+            start_new_session=True,  # only the owner handles a Ctrl-C in its terminal
             cwd="/",
             env=reaper.marked_environment(),
         )
@@ -144,14 +144,14 @@ def start_sandbox(command: Sequence[str], inherited: Sequence[int], log: IO[byte
 
 
 def last_words(process: subprocess.Popen[bytes], log: IO[bytes]) -> str:
-    """What a sandbox that ends has said, for the end of a message; empty where it said nothing."""
+    """Return an ending sandbox's last output, for the end of a message; empty if there is none."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(0.5)
     return tail(log)
 
 
 def tail(log: IO[bytes]) -> str:
-    """The end of a log, for the end of a message; empty where there is none."""
+    """Return the end of a log, for the end of a message; empty if there is none."""
     log.seek(max(0, log.seek(0, os.SEEK_END) - 2000))
     words = log.read(2000).decode(errors="replace").strip()
     return f": {words}" if words else ""
@@ -167,7 +167,7 @@ def _require_programs() -> None:
 
 
 def _end(process: subprocess.Popen[bytes], control: socket.socket, log: IO[bytes]) -> None:
-    """bubblewrap's end is the template's, and that every fork's."""
+    """End bubblewrap, which ends the template, which ends every fork."""
     process.kill()
     process.wait()
     control.close()

@@ -1,9 +1,9 @@
-"""A user for each desktop, where we are root: no other desktop of this machine has it at the same time.
+"""If we are root, each desktop gets its own user, which no other desktop of this machine has at the same time.
 
-The kernel counts processes, pipes' memory and the like by user, so two desktops that share one share its limits: a
-fork bomb in one leaves the other without a process. Claims are locks on bytes of one file: they end with their holder,
-however that ends, and hold between all processes that see the file. Containers of one host do not see each other's;
-where they have the host's user ids they draw from 2^28, so that two of 1,000 desktops meet with a chance of 0.2%.
+The kernel counts processes, pipes' memory and the like by user. So two desktops with one user share its limits: a fork
+bomb in one leaves the other without a process. A claim is a lock on a byte of one file: it ends with its holder, in any
+case, and holds for all processes that see the file. Containers of one host do not see each other's file. If they have
+the host's user ids, they draw from 2^28, so that two of 1,000 desktops get the same one with a chance of 0.2%.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from arpo_verl.errors import DesktopBootError
 
-# No distribution gives these ids to anything (systemd's table of ids calls them unused).
+# No distribution uses these ids (systemd's table of ids calls them unused).
 _MANY = range(0x7000_0000, 0x7FFF_FFFF)
 _FEW = range(61_000, 65_000)
 """A container's user namespace often maps 65,536 ids."""
@@ -28,13 +28,13 @@ _LOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 
 
 class UserClaim:
-    """A user id that is this desktop's own until `close`, or the end of this process."""
+    """This user id belongs to one desktop until `close`, or the end of this process."""
 
     def __init__(self, ids: range):
         """Claim one of `ids`.
 
         Raises:
-            DesktopBootError: all are taken, or there is nowhere to write them down.
+            DesktopBootError: all are taken, or there is no folder for the claims.
         """
         self._file = open(_folder() / "users", "ab", buffering=0)
         first = secrets.randbelow(len(ids))
@@ -43,7 +43,7 @@ class UserClaim:
             if _lock(self._file.fileno(), self.user_id):
                 return
         self.close()
-        raise DesktopBootError(f"all {len(ids)} users that this machine has for desktops are taken")
+        raise DesktopBootError(f"other desktops use all {len(ids)} users that this machine has for desktops")
 
     def close(self) -> None:
         """Give it back. Safe to call twice."""
@@ -51,17 +51,17 @@ class UserClaim:
 
 
 def claim_user() -> UserClaim | None:
-    """A user for a new desktop; None where we are not root, or the only user that our namespace has.
+    """Claim a user for a new desktop; None if we are not root, or our namespace has no other user.
 
     Raises:
-        DesktopBootError: all are taken, or there is nowhere to write them down.
+        DesktopBootError: all are taken, or there is no folder for the claims.
     """
     ids = available_ids()
     return None if ids is None else UserClaim(ids)
 
 
 def available_ids() -> range | None:
-    """The user ids that we may become; None where a user namespace must do."""
+    """Return the user ids that we may become; None if we need a user namespace instead."""
     if os.geteuid() != 0:
         return None
     with open("/proc/self/uid_map") as table:
@@ -70,7 +70,7 @@ def available_ids() -> range | None:
 
 
 def _lock(fd: int, user_id: int) -> bool:
-    """Whether the byte is ours now. The lock is the open file's, so two claims of one process exclude each other."""
+    """Lock a byte; return whether we have it. The lock belongs to the open file, so even one process claims it once."""
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, user_id, 1, 0))
     except (BlockingIOError, PermissionError):  # POSIX allows either
@@ -79,10 +79,10 @@ def _lock(fd: int, user_id: int) -> bool:
 
 
 def _folder() -> Path:
-    """A folder of root's alone: anybody who can open the file can lock all of it."""
+    """Return a folder that only root can use: anybody who can open the file can lock all of it."""
     for folder in _usable(_FOLDERS):
         return folder
-    raise DesktopBootError(f"none of {', '.join(_FOLDERS)} can be a folder of root's alone; make one, with mode 0700")
+    raise DesktopBootError(f"none of {', '.join(_FOLDERS)} is a folder for root only; make one, with mode 0700")
 
 
 def _usable(folders: tuple[str, ...]) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""Mock web applications that a desktop serves to itself: read from this host, handed over as one file in memory."""
+"""This reads a desktop's mock web applications from this host, and passes them on as one file in memory."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from arpo_verl.errors import DesktopSetupError
 from arpo_verl.untrusted import RefusedFileError, read_regular
 
 MAX_BYTES = 128 << 20
-"""Of all files of a task's applications; a built one has 1 to 5 MB."""
+"""Most bytes of all files of a task's applications; a built one has 1 to 5 MB."""
 START_PAGE = "index.html"
 _LENGTH = struct.Struct(">Q")
 
 
 @dataclass(frozen=True)
 class WebApp:
-    """A built single-page application."""
+    """This is a built single-page application."""
 
     name: str
     folder: Path
-    """With `index.html`, as `npm run build` leaves it."""
+    """The folder with `index.html`, as `npm run build` makes it."""
     port: int
-    """Of the desktop's loopback."""
+    """The port on the desktop's loopback."""
 
 
 def pack(apps: Sequence[WebApp]) -> bytes:
-    """The applications as `desktop/guest/web_apps.py: unpack` takes them: an index in JSON, and the files behind it.
+    """Pack the applications for `desktop/guest/web_apps.py: unpack`: an index in JSON, and the files after it.
 
     Raises:
-        DesktopSetupError: one is not there or not built, or they are too large.
+        DesktopSetupError: one is missing or not built, or they are too large.
     """
     index, contents, size = [], [], 0
     for app in apps:
         if not (app.folder / START_PAGE).is_file():
             raise DesktopSetupError(
-                f"the web application {app.name} must be built in {app.folder}, which has no {START_PAGE}; run "
-                "`npm install && npm run build` beside it, and keep it where the desktops' hosts see it"
+                f"the web application {app.name} is not built: {app.folder} has no {START_PAGE}; run "
+                "`npm install && npm run build` beside it, on a disk that the desktops' hosts can read"
             )
         files = []
         for path in sorted(app.folder.rglob("*")):
@@ -56,17 +56,17 @@ def pack(apps: Sequence[WebApp]) -> bytes:
 
 
 def _read(path: Path, bytes_left: int) -> bytes:
-    """A file of an application, which is no bigger than what is left of `MAX_BYTES`."""
+    """Read a file of an application, if it fits into what is left of `MAX_BYTES`."""
     try:
         return read_regular(path, bytes_left)
     except RefusedFileError as error:
         raise DesktopSetupError(
-            f"web applications of a task must be regular files of {MAX_BYTES >> 20} MiB at most, but {error}"
+            f"a task's web applications must be regular files of at most {MAX_BYTES >> 20} MiB together, but {error}"
         ) from error
 
 
 def in_memory(name: str, content: bytes) -> int:
-    """The descriptor of a file in memory with this content, to be closed by the caller."""
+    """Return the descriptor of a file in memory with this content; the caller closes it."""
     fd = os.memfd_create(name)
     with open(fd, "wb", closefd=False) as file:
         file.write(content)

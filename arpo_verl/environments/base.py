@@ -1,4 +1,4 @@
-"""The one small interface through which a rollout meets a desktop."""
+"""This module has the one small interface that a rollout uses to work with a desktop."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Self = TypeVar("Self", bound="DesktopEnvironment")
 
 
 class DesktopEnvironment(ABC):
-    """A desktop that can be reset to a task, acted on and evaluated. Blocking; one user at a time.
+    """This is a desktop that can be reset to a task, acted on and evaluated. Calls block; it has one user at a time.
 
-    Every method may raise a `DesktopError`: then this desktop is to be thrown away, and the episode started anew on a
-    fresh one; `step` and `evaluate` also a `DesktopEndedError`, where the policy itself ended the desktop: then the
-    episode is over and scores 0. Nothing else escapes but `ConfigError` and `MissingDependencyError` from a first boot,
-    which no fresh desktop would mend. A context manager, which closes it.
+    Every method may raise a `DesktopError`: throw this desktop away, and start the episode again on a fresh one. `step`
+    and `evaluate` may also raise a `DesktopEndedError`: the policy itself ended the desktop, so the episode is over and
+    scores 0. The only other errors are `ConfigError` and `MissingDependencyError` from a first boot, which a fresh
+    desktop would not cure. As a context manager it closes itself.
     """
 
     def __enter__(self: Self) -> Self:
@@ -28,21 +28,21 @@ class DesktopEnvironment(ABC):
         self.close()
 
     def prepare(self) -> None:  # noqa: B027  optional on purpose
-        """Have a clean desktop running before a task is known, so that the next `reset` need not boot one.
+        """Boot a clean desktop before its task is known, so that the next `reset` need not boot one.
 
-        Optional: an environment that does not override it boots in `reset`.
+        This is optional: an environment that does not override it boots in `reset`.
 
         Raises:
             DesktopBootError: no desktop came up.
         """
 
     def is_ready(self) -> bool:
-        """Whether a prepared desktop that waits for its next task is still alive. True where nothing can be asked."""
+        """Return whether a prepared desktop that waits for a task is still alive; True if there is no way to ask."""
         return True
 
     @abstractmethod
     def reset(self, task: Task) -> Observation:
-        """Give a clean desktop on which the task's set-up has run.
+        """Run the task's set-up on a clean desktop, and return the first observation.
 
         Raises:
             DesktopBootError: no desktop came up.
@@ -53,7 +53,7 @@ class DesktopEnvironment(ABC):
     def step(self, action: Action) -> Observation:
         """Do `action`, wait the configured pause, and look at the screen.
 
-        `Finish` and `Fail` end the episode for the evaluator; they still return an observation.
+        `Finish` and `Fail` do nothing on the screen, the evaluator reads them; they still return an observation.
 
         Raises:
             DesktopLostError: the desktop died or stopped answering.
@@ -61,9 +61,9 @@ class DesktopEnvironment(ABC):
         """
 
     def look(self) -> Observation:
-        """Look at the screen as it is just now. For a harness, whose program acts by `ask`.
+        """Look at the screen as it is now. A harness needs this: its program acts through `ask`.
 
-        Optional, as `ask` is: an environment without them plays with our own loop, and with a harness that is a
+        This is optional, as `ask` is. An environment without them works with our own loop, and with a harness that is a
         function.
 
         Raises:
@@ -72,10 +72,10 @@ class DesktopEnvironment(ABC):
         raise ConfigError(f"environment.provider={type(self).__name__} has no guest that a harness's program can reach")
 
     def ask(self, request: GuestRequest) -> GuestAnswer:
-        """Pass a request of OSWorld's guest protocol on. An answer of an error is one.
+        """Pass a request of OSWorld's guest protocol to the desktop. An error status is an answer too.
 
         Raises:
-            DesktopLostError, DesktopEndedError: there is none; see `step`.
+            DesktopLostError, DesktopEndedError: the desktop did not answer; see `step`.
         """
         raise ConfigError(f"environment.provider={type(self).__name__} has no guest that a harness's program can reach")
 
@@ -84,7 +84,7 @@ class DesktopEnvironment(ABC):
         """Ask the task's own evaluator for its verdict.
 
         Raises:
-            EvaluatorError: it raised instead of giving one, or something that it swallowed stands behind it.
+            EvaluatorError: it raised instead of giving a verdict, or it hid an error that may have changed the verdict.
             DesktopEndedError: the policy ended the desktop.
         """
 

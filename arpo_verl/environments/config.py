@@ -20,7 +20,7 @@ OSWORLD_PROVIDERS = tuple(PROVIDERS)
 
 # The screen of every machine that OSWorld publishes; no provider changes it.
 OSWORLD_SCREEN = Size(1920, 1080)
-# What the Docker provider itself hands to `containers.run`.
+# Arguments of `containers.run` that the Docker provider sets itself.
 _DOCKER_OWN_OPTIONS = ("detach", "ports", "volumes")
 
 _HOST = re.compile(r"[\w-]+(\.[\w-]+)+", re.ASCII)
@@ -31,74 +31,74 @@ _PositiveSeconds = Annotated[float, number(lambda x: x > 0, "more than 0 seconds
 
 @dataclass(frozen=True)
 class EnvironmentConfig:
-    """Which desktops an agent works on, how many, and how patient we are with them.
+    """These options choose the desktops that an agent works on, how many, and how long we wait for them.
 
-    Times are in seconds, sizes in pixels. Time-outs bound a hang, not the usual case: a call past its time-out costs
-    the desktop, and the episode starts anew on another.
+    Times are in seconds, sizes in pixels. A time-out is there for calls that hang, not for slow ones: after a time-out
+    we throw the desktop away, and the episode starts again on another.
     """
 
     # --- Which desktop -----------------------------------------------------------------------------------------
     provider: str = EMBEDDED
-    """`embedded` (an X server on this machine), a provider of OSWorld's client, `fake` (scripted, for tests), or
-    `package.module:name`: a `MachineProvider` of yours, whose machines OSWorld's client drives, or a function that
-    returns a `DesktopEnvironment`. Either is called with this section and the desktop's name."""
+    """Where desktops come from: `embedded` (an X server on this machine), a provider of OSWorld's client, `fake`
+    (scripted, for tests), or `package.module:name`: your own `MachineProvider`, whose machines OSWorld's client drives,
+    or a function that returns a `DesktopEnvironment`. We call either with this section and the desktop's name."""
     screen_size: Size = Size(640, 480)
-    """What the desktop shows; clicks are given in these pixels. Checked against the first screenshot."""
+    """Width and height of the screen, the pixels of clicks. Checked against the first screenshot."""
     path_to_vm: str | None = None
-    """OSWorld: the machine. docker, qemu: the .qcow2 file that all desktops start from (None: what `arpo-verl
-    fetch-vm` left in the working folder); vmware, virtualbox: a .vmx or .vbox file; azure: RESOURCE_GROUP/VM; aws,
-    aliyun, volcengine: None, which allocates machines, or one's id. `{index}` in it becomes the desktop's number, from
+    """OSWorld: the machine. docker, qemu: the .qcow2 file that all desktops start from (None: the one that `arpo-verl
+    fetch-vm` put into the working folder); vmware, virtualbox: a .vmx or .vbox file; azure: RESOURCE_GROUP/VM; aws,
+    aliyun, volcengine: a machine's id, or None to allocate machines. We replace `{index}` by the desktop's number, from
     0: only docker's and qemu's desktops may share a machine."""
     region: str | None = None
-    """OSWorld's clouds: where machines are allocated; None is what the provider's own variable says (`AWS_REGION`,
-    `ALIYUN_REGION`, `VOLCENGINE_REGION`)."""
+    """OSWorld's clouds: where machines are allocated; None takes the region of the provider's own variable
+    (`AWS_REGION`, `ALIYUN_REGION`, `VOLCENGINE_REGION`)."""
     snapshot: str | None = None
-    """OSWorld: what a machine is reverted to. None is `init_state`, on aws OSWorld's image for the region and screen;
-    docker, aliyun and volcengine start a fresh machine and look at none."""
+    """OSWorld: the snapshot that a machine is reverted to. None is `init_state`; on aws, OSWorld's image for the region
+    and screen. docker, aliyun and volcengine ignore it: they start a fresh machine."""
     os_type: str = "Ubuntu"
-    """OSWorld: `Ubuntu` or `Windows`: which machine is fetched."""
+    """OSWorld: the machine to fetch, `Ubuntu` or `Windows`."""
     headless: bool = True
-    """OSWorld, vmware and virtualbox: whether the machine opens no window on its host."""
+    """OSWorld, vmware and virtualbox: whether the machine runs without a window on its host."""
     proxy: bool = False
-    """OSWorld: whether tasks that ask for a proxy get one, of the file that `PROXY_CONFIG_FILE` names."""
+    """OSWorld: whether tasks that ask for a proxy get one, from the file that `PROXY_CONFIG_FILE` names."""
     password: str = field(default="", repr=False)
     """OSWorld: the guest user's password, for set-up steps that need sudo; empty takes the client's own default.
-    `env:NAME` is the value of that variable where the desktop's worker runs: veRL prints the recipe when it starts."""
+    `env:NAME` reads the variable NAME where the desktop's worker runs. Use that, because veRL prints the recipe."""
     provider_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Keyword arguments handed to the embedded provider, or to the fake's script; a provider of yours reads them as it
-    likes. docker: to `containers.run` of the
-    Docker SDK, beside the provider's own: `{environment: {RAM_SIZE: 8G, CPU_CORES: 8}, mem_limit: 10g}`; and
-    `private_networks`, which desktops may reach beside the internet: none by default, see docs/providers.md."""
+    """Keyword arguments for the embedded provider, the fake's script, or as your own provider reads them. docker:
+    arguments of the Docker SDK's `containers.run`, added to the provider's own: `{environment: {RAM_SIZE: 8G,
+    CPU_CORES: 8}, mem_limit: 10g}`; and `private_networks`, which desktops may reach beside the internet (default:
+    none; see docs/providers.md)."""
     vm: VmConfig = field(default_factory=VmConfig)
     """qemu: the virtual machines, as a mapping of `VmConfig`'s fields; experimental, see docs/vm-desktops.md."""
     cache_dir: str | None = None
-    """Where task files that were downloaded once are kept; None is `$XDG_CACHE_HOME/arpo_verl` (`~/.cache/...`)."""
+    """Folder that keeps downloaded task files; None is `$XDG_CACHE_HOME/arpo_verl` (`~/.cache/...`)."""
 
     # --- How many ----------------------------------------------------------------------------------------------
     num_desktops: Annotated[int, whole(1)] = 8
-    """How many episodes run at once. A rollout waits its turn when all are busy."""
+    """Desktops, so episodes that run at once. A rollout waits its turn when all are busy."""
     desktops_per_worker: Annotated[int, whole(1)] = 16
     """Desktops that one worker process serves in threads. Importing the OSWorld client costs a process 200 to 300 MB
     and 5 to 8 s, and an embedded desktop's worker mostly waits; a Docker worker may want 1."""
     host_resource: str | None = None
-    """Ray resource by which nodes offer desktops: `docker:` stands for every `docker:<ip>` that a node was started
-    with (`ray start --resources='{"docker:10.0.0.1": 16}'`). Each desktop takes one unit, and nodes share the desktops
-    in proportion to what they offer. None is `docker:` for the Docker provider and no resource for any other; empty
-    is none. Without one, Ray spreads the workers over all nodes."""
+    """Ray resource by which nodes offer desktops: `docker:` means every `docker:<ip>` that a node was started with
+    (`ray start --resources='{"docker:10.0.0.1": 16}'`). Each desktop takes one unit, and each node gets its share of
+    the desktops by what it offers. None means `docker:` for the Docker provider, and no resource for the others; an
+    empty text means no resource. Without one, Ray spreads the workers over all nodes."""
     worker_resources: Mapping[str, float] = field(default_factory=dict)
-    """Ray resources that each worker process asks for besides, such as `{desktop_host: 1}`. `CPU` and `memory` (bytes)
-    are Ray's own; without `CPU` a worker asks for none, since it mostly waits."""
+    """Other Ray resources that each worker process asks for, such as `{desktop_host: 1}`. `CPU` and `memory` (bytes)
+    are Ray's own; by default a worker asks for no `CPU`, because it mostly waits."""
     max_boots_per_host: Annotated[int | None, whole(1, "a whole number from 1, or null")] = None
-    """Desktops that boot or are cleaned at once on a node. Virtual machines that all boot together starve each other
-    past their time-outs; the others wait their turn while ready ones are leased. None: three fifths of the node's
-    desktops, at least 8; see docs/desktop-pool.md."""
+    """How many desktops of a node may boot or be cleaned at once. Virtual machines that all boot together slow each
+    other down past their time-outs. The others wait their turn; ready ones are leased meanwhile. None: three fifths of
+    the node's desktops, at least 8; see docs/desktop-pool.md."""
     py_executable: str | None = None
-    """Another Python for the workers, where `desktop-env` clashes with the trainer's packages. It needs arpo_verl,
+    """Path of another Python for the workers, if `desktop-env` clashes with the trainer's packages. It needs arpo_verl,
     the OSWorld client and the same Ray. None: the trainer's own."""
 
     status_file: Annotated[str | None, text("a file or null")] = None
-    """Where what every desktop is at can be read while the run goes on, as JSON; None: nowhere. Written by the process
-    behind the pool, on the trainer's node, when something changed. See docs/trajectories.md."""
+    """JSON file that shows what every desktop is doing while the run goes on; None writes none. The pool's process, on
+    the trainer's node, rewrites it after a change. See docs/trajectories.md."""
 
     # --- Pace --------------------------------------------------------------------------------------------------
     action_pause_s: _Seconds = 0.05
@@ -106,71 +106,72 @@ class EnvironmentConfig:
     0 s 33 of 71 looks missed the effect, at 0.05 s 2, at 0.2 s 4 (programs that were still starting). OSWorld's VMs
     are slower; its client waits 2 s by default."""
     settle_timeout_s: _Seconds = 0.0
-    """Keep looking after `action_pause_s` until two looks in a row show the same, at most this long. 0 looks once."""
+    """Longest time to keep looking, after `action_pause_s`, until two looks in a row are the same. 0 looks once."""
     settle_interval_s: _PositiveSeconds = 0.05
     """Time between two of those looks."""
     wait_s: _Seconds = 0.5
-    """What the agent's `wait` action takes. The paper's VMs need 5 s."""
+    """How long the agent's `wait` action takes. The paper's VMs need 5 s."""
     setup_pause_s: _Seconds = 0.0
-    """Rest after a task's set-up, before the first look. OSWorld's own runner rests 60 s."""
+    """Pause after a task's set-up, before the first look. OSWorld's own runner waits 60 s."""
     evaluate_pause_s: _Seconds = 0.0
-    """Rest before the evaluator looks. OSWorld's own runner rests 20 s."""
+    """Pause before the evaluator looks. OSWorld's own runner waits 20 s."""
 
     # --- Patience ----------------------------------------------------------------------------------------------
     max_attempts: Annotated[int, whole(1)] = 3
-    """Fresh desktops that one episode may use up before it is dropped. One whose set-up fails on a host that rests,
-    since it fails every task, does not count."""
+    """Desktops that one episode may use up before it is dropped. A failed set-up does not count if its host fails the
+    set-up of every task, so that we rest that host."""
     retry_backoff_s: _Seconds = 1.0
-    """Rest before an episode's second attempt, twice as long before each further one: what broke the desktop, a node
-    that died or a network that broke off, takes a moment to be noticed and replaced."""
+    """Pause before an episode's second attempt, doubled before each further one. It takes a moment to notice and
+    replace what broke the desktop, such as a dead node or a lost network."""
     guest_attempts: Annotated[int, whole(1)] = 1
-    """How often the client asks the guest for a screenshot or a file. A file that is not there costs every attempt,
-    so 1 for a guest on this machine; 3 where a network may lose a request. Actions are sent once, always."""
+    """How often the client asks the guest for a screenshot or a file. A missing file costs every attempt, so use 1 for
+    a guest on this machine, and 3 where a network may lose a request. An action is always sent once."""
     guest_retry_s: _Seconds = 0.0
     """Pause after each failed attempt; the client's own is 5 s."""
     boot_timeout_s: _PositiveSeconds = 300.0
-    """A cold OSWorld VM takes minutes; an embedded desktop about one second."""
+    """Time-out of a boot. A cold OSWorld VM takes minutes; an embedded desktop about one second."""
     reset_timeout_s: _PositiveSeconds = 600.0
-    """A task's whole set-up, downloads and program starts included, and the boot where none was ready."""
+    """Time-out of a task's whole set-up: downloads, program starts, and the boot if no desktop was ready."""
     step_timeout_s: _PositiveSeconds = 120.0
-    """The client itself gives an action 90 s."""
+    """Time-out of an action. The client itself allows 90 s."""
     evaluate_timeout_s: _PositiveSeconds = 300.0
     evaluator_memory_gib: Annotated[float, number(lambda x: x >= 0.25, "0.25 GiB or more")] = 4.0
-    """GiB that each process of an evaluation may take beside what OSWorld's client takes: a metric that reads a
-    document or an image takes some hundred MB, one that reads text in images 2 GB. What the policy made and a metric
-    cannot read within it scores 0."""
+    """GiB that each process of an evaluation may use beside OSWorld's client. A metric that reads a document or an
+    image needs some hundred MB, one that reads text in images 2 GB. A result of the policy's that a metric cannot read
+    within this scores 0."""
     evaluator_hosts: Sequence[str] = ()
-    """Names of the internet that evaluators may ask, by HTTPS: `[ipapi.co]` for tasks whose dates depend on where the
-    machine is. None by default; tasks that need one are refused."""
+    """Internet hosts that evaluators may ask, by HTTPS: `[ipapi.co]` for tasks whose dates depend on where the machine
+    is. None by default; tasks that need one are refused."""
     evaluator_runs_policy_code: Annotated[bool, truth()] = False
-    """Whether a metric may import what the policy wrote (`check_python_file_by_test_suite`). It still reaches nothing
+    """Whether a metric may import what the policy wrote (`check_python_file_by_test_suite`). That code reaches nothing
     outside of its evaluation's sandbox, but it can give itself any score."""
     partial_credit: Annotated[float, number(lambda x: 0 <= x <= 1, "in [0, 1]")] = 0.0
-    """Weight of the share of its evaluator's checks that a failed episode met, in its training reward: the paper's
-    reward is binary, 0. Evaluators with one check have no share. Success, replay, validation and evaluations stay
-    binary. docs/suites.md has the risk."""
+    """Part of the training reward that a failed episode gets for the share of checks that it passed: this weight times
+    the share. The paper's reward is binary, so 0. Evaluators with one check have no share. Success, replay, validation
+    and evaluations stay binary. docs/suites.md explains the risk."""
     lease_idle_timeout_s: _PositiveSeconds = 3600.0
-    """Seconds after which a desktop that its holder does not use is taken back: that process died, or hangs. Those of a
-    rollout worker that dies are taken back at once."""
+    """Seconds after which the pool takes back a desktop whose holder does not use it: the holder's process died or
+    hangs. When a rollout worker dies, the pool takes back its desktops at once."""
     max_boot_failures: Annotated[int, whole(1)] = 8
-    """Boots that must fail in a row, for a minute (for `boot_timeout_s`, where that is less), before the run ends with
-    the last one's error, as long as no desktop of the job ever came up: that is rather a mistake than an outage."""
+    """Boots in a row that may fail before the run ends with the last one's error, if no desktop of the job ever came
+    up: that is a mistake, not an outage. They must also span a minute (or `boot_timeout_s`, if that is less)."""
     outage_timeout_s: _PositiveSeconds = 900.0
-    """How long rollouts wait when desktops had come up and no host gives any now: an engine, a network or a node that
-    is started again is back by then. Those who come right after that get an error at once, until a desktop serves again
-    or nobody has asked for one for a minute."""
+    """How long rollouts wait when desktops had come up, but no host gives any now: usually an engine, a network or a
+    node is starting again. After that, requests fail at once, until a desktop serves again or nobody has asked for one
+    for a minute."""
     health_interval_s: _PositiveSeconds = 30.0
-    """How often a ready desktop that nobody uses is asked whether it is still alive; a dead one is replaced before
-    anybody leases it. Costs the guest one screenshot."""
+    """How often the pool asks an idle desktop whether it is still alive; it replaces a dead one before anybody leases
+    it. Each question costs the guest one screenshot."""
     quarantine_faults: Annotated[int, whole(0)] = 6
-    """A task whose episodes broke desktops so often, with none completed in between while other tasks' were, is
-    quarantined: its sessions are dropped at once, so that it cannot eat up the others' desktops. Two sessions' attempts
-    by default; 0 never does. Where there are two hosts, it must have broken some on both."""
+    """Faults after which a task is quarantined: its episodes broke so many desktops, and none completed in between
+    while other tasks' did. Its sessions are then dropped at once, so that it does not use up the others' desktops. The
+    default is two sessions' attempts; 0 never does it. With two hosts, it must have broken desktops on both."""
     quarantine_desktops: Annotated[int, whole(1)] = 3
-    """On how many different desktops of the pool those faults must have come (all of them in a smaller pool): a single
-    bad place is not the task's fault."""
+    """How many different desktops of the pool those faults must hit (all of them in a smaller pool), because a single
+    bad desktop is not the task's fault."""
     quarantine_s: _Seconds = 1800.0
-    """After this long the task is tried again; one more fault sends it back, one completed episode clears it."""
+    """How long a quarantined task waits for its next try. One more fault sends it back, one completed episode frees
+    it."""
 
     def __post_init__(self) -> None:
         problems = Problems()
@@ -261,14 +262,14 @@ class EnvironmentConfig:
 
     @property
     def host_prefix(self) -> str:
-        """How the names of the resources begin by which nodes offer desktops; empty where any node may have some."""
+        """The prefix of the resources' names by which nodes offer desktops; empty where any node may have some."""
         if self.host_resource is not None:
             return self.host_resource
         return "docker:" if self.provider == "docker" else ""
 
 
 def read_password(password: str) -> str:
-    """The guest's password, of `environment.password` as it stands in the recipe.
+    """Return the guest's password: the text of `environment.password`, or the variable that it names.
 
     Raises:
         ConfigError: it names a variable that is not set here.
@@ -289,7 +290,7 @@ def _are_networks(value: Any) -> bool:
 
 
 def _size(value: Any) -> Size:
-    """A screen size from `[width, height]`, as YAML gives it."""
+    """Read a screen size from `[width, height]`, as YAML gives it."""
     ok = isinstance(value, (list, tuple)) and len(value) == 2 and all(isinstance(v, int) for v in value)
     require(ok, "environment.screen_size", "[width, height] in pixels", value)
     size = Size(*value)

@@ -1,4 +1,4 @@
-"""From a config to the desktop that it names."""
+"""This module makes the desktop that a config names."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from arpo_verl.errors import ConfigError
 EnvironmentFactory = Callable[[EnvironmentConfig, str], DesktopEnvironment]
 
 OSWORLD_PACE: Mapping[str, Any] = {"action_pause_s": 2, "wait_s": 5, "guest_attempts": 3, "guest_retry_s": 1}
-"""As in the recipe `osworld_full`: virtual machines paint slowly and may answer late."""
+"""The times of the recipe `osworld_full`: virtual machines draw slowly and may answer late."""
 
 
 def default_options(provider: str) -> dict[str, Any]:
-    """The fields of `EnvironmentConfig` that a provider's desktops want otherwise than the embedded one."""
+    """Return the fields of `EnvironmentConfig` that a provider's desktops want otherwise than the embedded one."""
     return {**OSWORLD_PACE, "screen_size": OSWORLD_SCREEN} if provider in OSWORLD_PROVIDERS else {}
 
 
 def environment_factory(config: EnvironmentConfig) -> EnvironmentFactory:
-    """The callable that makes one desktop of `config.provider`; nothing boots before its first use.
+    """Return the callable that makes one desktop of `config.provider`; a desktop boots at its first use.
 
     Raises:
         ConfigError: `package.module:name` names nothing that can be imported, or that makes desktops.
@@ -44,7 +44,7 @@ def environment_factory(config: EnvironmentConfig) -> EnvironmentFactory:
 
 
 def _load(name: str) -> Any:
-    """The factory, or the class of machines, that a recipe names."""
+    """Import the factory, or the class of machines, that a recipe names."""
     module_name, _, attribute = name.partition(":")
     try:
         named = getattr(importlib.import_module(module_name), attribute)

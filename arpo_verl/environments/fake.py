@@ -1,4 +1,4 @@
-"""A scripted desktop: no X server, no process; fails on command. For tests of all that stands on a desktop."""
+"""This desktop plays a script, without an X server or a process, and fails on command. It is for tests."""
 
 from __future__ import annotations
 
@@ -43,29 +43,28 @@ DEFAULT_SCREEN = Size(640, 480)
 
 @dataclass(frozen=True)
 class FakeScript:
-    """What fake desktops do. Calls are counted from 1 over one desktop's life, by kind: boot, reset, step, evaluate,
-    and check, a look whether it is still alive.
+    """This script says what a fake desktop does. It counts a desktop's calls from 1, by kind: boot, reset, step,
+    evaluate and check (whether it is still alive).
 
     A value of `fail`, `end`, `hang` or `die` is a list of call numbers, or `[-1]` for every call.
     """
 
     fail: Mapping[str, list[int]] = field(default_factory=dict)
-    """Calls that raise the boundary's `DesktopError`."""
+    """Calls that raise the `DesktopError` of their kind."""
     end: Mapping[str, list[int]] = field(default_factory=dict)
-    """Calls that find that the policy ended the desktop."""
+    """Calls that raise `DesktopEndedError`, as if the policy had ended the desktop."""
     hang: Mapping[str, list[int]] = field(default_factory=dict)
-    """Calls that do not come back until the desktop is closed."""
+    """Calls that do not return until the desktop is closed."""
     die: Mapping[str, list[int]] = field(default_factory=dict)
     """Calls that kill the whole process, as the kernel's out-of-memory killer would."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """How long a call of a kind takes."""
+    """Seconds that a call of each kind takes."""
     success_clicks: int | None = 1
-    """Score 1 once this many clicks lay inside the square that the screenshot shows, and a share before; None:
-    never."""
+    """Clicks inside the red square that make the score 1; fewer earn a share. None: no number does."""
     desktops: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Scripts of single desktops, by name, instead of the rest of this one. In a pool `desktop-0.1` is slot 0's first
-    desktop and `desktop-0.2` the one that replaces it. A task may bring a script too, as `fake` in its spec: it holds
-    until the next reset, and counts its calls from its own."""
+    """Scripts for single desktops by name, which replace this one. In a pool `desktop-0.1` is slot 0's first desktop,
+    and `desktop-0.2` the one that replaces it. A task may bring a script too, as `fake` in its spec: it holds until the
+    next reset, and its calls are counted from that task's reset."""
 
     def __post_init__(self) -> None:
         for name in ("fail", "end", "hang", "die", "seconds"):
@@ -73,14 +72,14 @@ class FakeScript:
                 require(kind in _ERRORS, f"environment.provider_options.{name}", f"keyed by {', '.join(_ERRORS)}", kind)
 
     def for_desktop(self, name: str) -> FakeScript:
-        """The script of the desktop `name`."""
+        """Return the script of the desktop `name`."""
         if name not in self.desktops:
             return self
         return build_config(FakeScript, f"environment.provider_options.desktops.{name}", self.desktops[name])
 
 
 class FakeEnvironment(DesktopEnvironment):
-    """Shows a red square that moves with each success; the task is to click it `success_clicks` times.
+    """This desktop shows a red square that moves with each hit; the task is to click it `success_clicks` times.
 
     `Fail` scores 1 where the task's evaluator is OSWorld's `infeasible`.
     """
@@ -100,7 +99,7 @@ class FakeEnvironment(DesktopEnvironment):
 
     @classmethod
     def from_config(cls, config: EnvironmentConfig, name: str) -> FakeEnvironment:
-        """As the pool's workers make it; the script is `config.provider_options`."""
+        """Make one as the pool's workers do; the script is `config.provider_options`."""
         script = build_config(FakeScript, "environment.provider_options", config.provider_options)
         return cls(script, config.screen_size, name)
 
@@ -136,7 +135,7 @@ class FakeEnvironment(DesktopEnvironment):
         return self._look()
 
     def ask(self, request: GuestRequest) -> GuestAnswer:
-        """Says its size, and does clicks, as `pyautogui.click(x, y)` has them. All else succeeds, and does nothing."""
+        """Answer with the screen's size, or do each `pyautogui.click(x, y)`; other requests succeed and do nothing."""
         for x, y in _CLICK.findall(request.body.decode(errors="replace")):
             self.step(Click(Point(int(x), int(y))))
         answer = self._size._asdict() if request.path == "/screen_size" else _DONE
@@ -179,7 +178,7 @@ class FakeEnvironment(DesktopEnvironment):
         return Observation(buffer.getvalue())
 
     def _play(self, kind: str) -> None:
-        """Count a call and do what the script says for it."""
+        """Count a call and follow the script for it."""
         if self.closed:
             raise DesktopLostError(f"the fake desktop {self.name} is closed")
         for script, calls in ((self._script, self.calls), (self._task_script, self._task_calls)):

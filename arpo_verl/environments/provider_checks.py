@@ -1,7 +1,7 @@
-"""Whether a provider of the OSWorld client can work here, and how the recipe's words become the client's.
+"""This module checks that a provider of the OSWorld client can work here, and turns options into the client's.
 
-The client finds out late and badly: a missing `vmrun` is an endless loop, a missing VM file an empty folder that Docker
-makes and boots for ever, a missing variable an error deep in an import. So all is asked here before anything starts.
+The client itself fails late: a missing `vmrun` makes an endless loop, a missing VM file an empty folder that Docker
+boots for ever, a missing variable an error deep in an import. So we check all of that before anything starts.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from arpo_verl.errors import ConfigError, DesktopBootError, MissingDependencyErr
 from arpo_verl.versions import pip_install
 
 DEFAULT_SNAPSHOT = "init_state"
-# Where the client's Docker provider puts the VM that it fetches, below the working folder.
+# The client's Docker provider puts the VM that it fetches here, below the working folder.
 DOCKER_FOLDER = "docker_vm_data"
 DOCKER_FILES = dict(zip(OS_TYPES, ("Ubuntu.qcow2", "Windows-10-x64.qcow2"), strict=True))
-# Where `path_to_vm` is a file.
+# The providers whose `path_to_vm` is a file.
 _VM_FILES = {"docker": ".qcow2", QEMU: ".qcow2", "vmware": ".vmx", "virtualbox": ".vbox"}
 # The client's own default.
 _PROXY_FILE = "evaluation_examples/settings/proxy/dataimpulse.json"
 
 
 def check_provider(config: EnvironmentConfig, index: int = 0) -> None:
-    """Check that this machine can start desktop `index`. Reads a `.env` of the working folder or above, as the client's
-    users know it, and gives the client the recipe's region where it only looks at a variable.
+    """Check that this machine can start desktop `index`.
+
+    It reads a `.env` of the working folder or above, as the client does, and sets the provider's region variable.
 
     Raises:
         MissingDependencyError: names every Python package and program that is not here.
         ConfigError: names every variable that is not set, or what is wrong with the path, the region or the proxies.
-        DesktopBootError: no Docker engine answers; it may yet.
+        DesktopBootError: no Docker engine answers; it may do so later.
     """
     provider = PROVIDERS[config.provider]
     _load_dotenv()
@@ -53,20 +54,20 @@ def check_provider(config: EnvironmentConfig, index: int = 0) -> None:
 
 
 def require_bubblewrap() -> None:
-    """Check that verdicts can be given in a sandbox here.
+    """Check that this machine can give verdicts in a sandbox.
 
     Raises:
         MissingDependencyError: bubblewrap is not installed.
     """
     if shutil.which("bwrap") is None:
         raise MissingDependencyError(
-            "OSWorld's evaluators read what a policy made, so they run in a sandbox, which needs bubblewrap where "
-            "desktops are hosted; run: apt-get install -y --no-install-recommends bubblewrap"
+            "OSWorld's evaluators run in a sandbox, which needs bubblewrap on each machine that hosts desktops; "
+            "run: apt-get install -y --no-install-recommends bubblewrap"
         )
 
 
 def client_options(config: EnvironmentConfig, index: int) -> dict[str, Any]:
-    """`DesktopEnv`'s arguments that say which machine: provider_name, region, path_to_vm, snapshot_name."""
+    """Return the arguments of `DesktopEnv` for its machine: provider_name, region, path_to_vm, snapshot_name."""
     region = config.region
     if region is None and PROVIDERS[config.provider].region_argument:
         region = os.environ[PROVIDERS[config.provider].region_variable]
@@ -79,7 +80,7 @@ def client_options(config: EnvironmentConfig, index: int) -> dict[str, Any]:
 
 
 def vm_path(config: EnvironmentConfig, index: int) -> str | None:
-    """The machine of desktop `index`; None leaves it to the provider to make one."""
+    """Return the machine of desktop `index`; with None, the provider makes one."""
     if config.path_to_vm is not None:
         return os.path.expandvars(os.path.expanduser(config.path_to_vm.replace(INDEX, str(index))))
     if config.provider in ("docker", QEMU):
@@ -88,7 +89,7 @@ def vm_path(config: EnvironmentConfig, index: int) -> str | None:
 
 
 def desktop_index(name: str) -> int:
-    """The number in a desktop's name, `desktop-INDEX.GENERATION` as the pool gives it; 0 where there is none."""
+    """Return the number in a desktop's name, which the pool gives as `desktop-INDEX.GENERATION`; 0 without one."""
     found = re.search(r"-(\d+)(?:\.\d+)?$", name)
     return int(found[1]) if found else 0
 
@@ -96,7 +97,7 @@ def desktop_index(name: str) -> int:
 def _default_snapshot(config: EnvironmentConfig, region: str | None) -> str:
     if config.provider != "aws":
         return DEFAULT_SNAPSHOT
-    # On AWS a snapshot is an image, and a desktop is reverted by starting the image anew.
+    # On AWS a snapshot is an image, and reverting a desktop starts the image again.
     from desktop_env.providers.aws.manager import IMAGE_ID_MAP
 
     image: str | None = IMAGE_ID_MAP.get(region, {}).get(tuple(config.screen_size))
@@ -120,7 +121,7 @@ def _load_dotenv() -> None:
 def _check_installed(config: EnvironmentConfig, provider: Provider) -> None:
     name = config.provider
     packages = {pip for module, pip in provider.packages.items() if not _importable(module)}
-    # Its evaluators run in bubblewrap, whatever the provider.
+    # The evaluators of every provider run in bubblewrap.
     wanted = (*provider.programs, "bwrap", *([config.vm.binary] if name == QEMU else []))
     programs = [program for program in wanted if shutil.which(program) is None]
     remedies = []
@@ -130,7 +131,7 @@ def _check_installed(config: EnvironmentConfig, provider: Provider) -> None:
         remedies.append(f"{', '.join(programs)} on the PATH")
     if remedies:
         raise MissingDependencyError(
-            f"environment.provider={name} needs {' and '.join(remedies)}, where the desktops are hosted"
+            f"environment.provider={name} needs {' and '.join(remedies)}, on each machine that hosts desktops"
         )
 
 

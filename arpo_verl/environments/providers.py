@@ -1,4 +1,4 @@
-"""The table of the OSWorld client's providers, and what each needs."""
+"""This table lists the OSWorld client's providers, and what each needs."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 INDEX = "{index}"
-"""In `path_to_vm` it becomes the desktop's number, 0 to `num_desktops` - 1."""
+"""In `path_to_vm` this stands for the desktop's number, 0 to `num_desktops` - 1."""
 OS_TYPES = ("Ubuntu", "Windows")
 
 
 @dataclass(frozen=True)
 class Provider:
-    """One provider's needs."""
+    """This is what one provider needs."""
 
     packages: Mapping[str, str] = field(default_factory=dict)
-    """What its modules import -> what to pip install for it."""
+    """A module that it imports -> what to pip install for it."""
     programs: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
-    """Environment variables without which it does not even import, or does not know whose machines to start."""
+    """Environment variables that it needs to import, or to know whose machines to start."""
     region_variable: str = ""
-    """Where it looks for its region; some look nowhere else."""
+    """The environment variable with its region; some providers read nothing else."""
     region_argument: bool = False
-    """Whether it takes the region from us, the variable being asked for all the same."""
+    """Whether it takes the region as an argument too, though it also needs the variable."""
     shares_vm: bool = False
     """Whether many desktops may start from one `path_to_vm`."""
     allocates: bool = False
-    """Whether it makes machines by itself where there is no `path_to_vm`."""
+    """Whether it makes machines itself if there is no `path_to_vm`."""
 
 
 _FILES = {"filelock": "filelock", "psutil": "psutil"}
@@ -39,7 +39,7 @@ _AZURE = {"azure.identity": "azure-identity", "azure.mgmt.compute": "azure-mgmt-
 _VOLCENGINE = ("volcenginesdkcore", "volcenginesdkecs", "volcenginesdkautoscaling")
 
 QEMU = "qemu"
-"""Not the client's own: `vm.provider.QemuProvider`, which starts from the file that the Docker provider takes."""
+"""Our own `vm.provider.QemuProvider`, not the client's; it starts from the same file as the Docker provider."""
 
 PROVIDERS: dict[str, Provider] = {
     "docker": Provider({"docker": "docker", **_FILES}, shares_vm=True, allocates=True),
@@ -54,7 +54,7 @@ PROVIDERS: dict[str, Provider] = {
         allocates=True,
     ),
     "azure": Provider(
-        # Its manager imports boto3 without a use for it.
+        # Its manager imports boto3 without using it.
         {**_AZURE, "azure.mgmt.network": "azure-mgmt-network", "boto3": "boto3", "psutil": "psutil"},
         variables=("AZURE_SUBSCRIPTION_ID",),
     ),

@@ -1,4 +1,4 @@
-"""A desktop that may be called from anywhere: a notebook, a coroutine, several threads."""
+"""This desktop may be called from anywhere: a notebook, a coroutine, several threads."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ Calls = queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None]
 
 
 class ThreadedDesktop(DesktopEnvironment):
-    """One desktop of `config`; a thread of its own makes all calls, since OSWorld's client must not run where an event
-    loop does.
+    """This desktop makes all calls in its own thread, since OSWorld's client must not run in an event loop's thread.
 
     Raises:
         ConfigError: `package.module:name` names nothing that can be imported.
@@ -37,14 +36,14 @@ class ThreadedDesktop(DesktopEnvironment):
         self._lock = threading.Lock()
         self._closed = False
         self._calls: Calls = queue.SimpleQueue()
-        # No pool's thread: the interpreter would wait at its end for a call that hangs.
+        # Not a pool's thread: at its end the interpreter would wait for a call that hangs.
         threading.Thread(target=_serve, args=(self._calls,), daemon=True, name=name).start()
         try:
             self._environment = self._call(lambda: make(config, name))
         except BaseException:
             self._calls.put(None)
             raise
-        # Also where it is forgotten, and when the interpreter ends.
+        # This also closes a forgotten desktop, and runs when the interpreter ends.
         self._finalizer = weakref.finalize(self, _end, self._environment, self._calls)
 
     def prepare(self) -> None:
@@ -60,7 +59,7 @@ class ThreadedDesktop(DesktopEnvironment):
         """See `DesktopEnvironment.step`.
 
         Raises:
-            ActionError: the action is none that a desktop can do; the desktop is not asked.
+            ActionError: no desktop can do this action; it does not reach the desktop.
         """
         check_action(action, self._screen)
         return self._seen(self._call(lambda: self._environment.step(action)))
@@ -75,13 +74,13 @@ class ThreadedDesktop(DesktopEnvironment):
         return self._call(lambda: self._environment.evaluate())
 
     def close(self) -> None:
-        """Also while a call is under way, which it ends."""
+        """Close the desktop; this ends a call that is under way."""
         with self._lock:
             self._closed = True
         self._finalizer()
 
     def _seen(self, observation: Observation) -> Observation:
-        """The screen that the next action is for: it may have another size than was asked for."""
+        """Remember the screen's size for the next action: it may differ from the configured one."""
         with contextlib.suppress(ImageError):
             self._screen = image_size(observation.screenshot, SENT)
         return observation
@@ -96,7 +95,7 @@ class ThreadedDesktop(DesktopEnvironment):
 
 
 def _serve(calls: Calls) -> None:
-    """Make one call after the other, until None comes."""
+    """Make the queue's calls one after the other, until None comes."""
     while (call := calls.get()) is not None:
         function, future = call
         try:

@@ -1,4 +1,4 @@
-"""From the path that a user gives to a model's folder: a checkpoint of veRL's is merged by veRL's own merger."""
+"""This finds the model's folder for a user's path; veRL's own merger merges a checkpoint of veRL's."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _LAST_WORDS = 800
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a model's weights lie.
+    """This is the place of a model's weights.
 
     Attributes:
-        name: what the user would call it: the model's folder, or the step's.
-        folder: of the files.
-        is_sharded: by FSDP, as veRL saves what it trains; else a folder that Transformers loads.
-        weights: what differs between its weights and others: names, sizes and both ends of their files.
+        name: the user's name for it: the model's folder, or the step's.
+        folder: the folder with the files.
+        is_sharded: whether it has FSDP's shards, as veRL saves them; otherwise Transformers can load the folder.
+        weights: a digest of the files' names, sizes and both ends, which differs for other weights.
     """
 
     name: Path
@@ -40,28 +40,28 @@ class Checkpoint:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What it is, as JSON."""
+        """Describe it in JSON."""
         return {"model": str(self.name), "weights": self.weights}
 
 
 def find_checkpoint(path: Path, option: str = "--model") -> Checkpoint:
-    """What `path` means: a model's folder; a checkpoint's `actor`, the step's folder around it, or the folder of all
-    steps or the run's, of which the newest step that is whole is taken: a run may be killed while it saves one.
+    """Find the checkpoint of `path`: a model's folder, a checkpoint's `actor`, its step's folder, or the folder of all
+    steps or of the run. In the last two it takes the newest complete step: a run may be killed while it saves one.
 
     Args:
-        option: that gave the path, for messages.
+        option: the option that gave the path, for messages.
 
     Raises:
-        ConfigError: none of these, or an adapter's.
+        ConfigError: the path is none of these, or an adapter's.
     """
     if _HUB_NAME.fullmatch(str(path)) and not path.parent.exists():
         raise ConfigError(
-            f"{option} must be a folder, got {path}, which is not here; where it is a name on the model hub, run "
+            f"{option} must be a folder, got {path}, which is not here; if it is a name on the model hub, run "
             f"`hf download {path} --local-dir FOLDER`, then name FOLDER"
         )
     try:
         path = path.expanduser().resolve()
-    except RuntimeError as error:  # links in a circle, or ~ of nobody
+    except RuntimeError as error:  # links in a circle, or ~ of an unknown user
         raise ConfigError(f"{option} must be a folder, got {path}: {error}") from error
     if (path / "config.json").is_file() and _files(path, WEIGHTS):
         return Checkpoint(path, path, False, _digest(_files(path, WEIGHTS)))
@@ -77,32 +77,32 @@ def find_checkpoint(path: Path, option: str = "--model") -> Checkpoint:
             return Checkpoint(step, actor, True, _digest(_files(actor, (_SHARDS,))))
     raise ConfigError(
         f"{option} must be a folder with a model's config.json and weights, or a checkpoint of veRL's by FSDP (the "
-        f"global_step_N folder, with {_FSDP_FILE} in actor/), got {path}; Megatron's is merged first by "
+        f"global_step_N folder, with {_FSDP_FILE} in actor/), got {path}; merge a checkpoint of Megatron's first, with "
         "`python -m verl.model_merger merge --backend megatron`"
     )
 
 
 def _check_no_adapter(actor: Path, option: str) -> None:
-    """veRL's merger writes an adapter apart from the weights that it began with, and those alone would be played."""
+    """Refuse an adapter: veRL's merger writes it apart from the original weights, and only those would be evaluated."""
     if (actor / _LORA_FILE).is_file():
         raise ConfigError(
-            f"{option} must be a checkpoint of whole weights, got one of LoRA, {actor}; join the two first: `python -m "
-            "verl.model_merger merge` writes lora_adapter/, PEFT's merge_and_unload puts it into the weights"
+            f"{option} must be a checkpoint of whole weights, but {actor} is one of LoRA; merge it first: `python -m "
+            "verl.model_merger merge` writes lora_adapter/, and PEFT's merge_and_unload adds that to the weights"
         )
 
 
 def place_of_model(checkpoint: Checkpoint, out: Path) -> Path:
-    """Where `model_folder` finds the checkpoint as a folder that Transformers loads, or will put it."""
+    """Return the folder that `model_folder` returns, and makes if necessary."""
     return out / f"model-{checkpoint.weights[:12]}" if checkpoint.is_sharded else checkpoint.folder
 
 
 def model_folder(checkpoint: Checkpoint, out: Path) -> Path:
-    """The checkpoint as a folder that Transformers loads; shards are merged into `out`, once, whatever kills it.
+    """Return the checkpoint as a folder that Transformers loads; it merges shards into `out` once, whole or not at all.
 
-    veRL's merger keeps weights in bfloat16, and unpickles the shards: only of a checkpoint that one trusts.
+    veRL's merger keeps weights in bfloat16. It unpickles the shards, so use it only for a checkpoint that you trust.
 
     Raises:
-        ConfigError: the merger refuses them.
+        ConfigError: the merger fails.
     """
     target = place_of_model(checkpoint, out)
     if checkpoint.is_sharded and not target.is_dir():
@@ -117,7 +117,7 @@ def _merge(shards: Path, target: Path) -> None:
     merged = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     if merged.returncode != 0 or not _files(target, WEIGHTS):
         words = merged.stdout.decode("utf-8", "replace").strip()[-_LAST_WORDS:]
-        raise ConfigError(f"veRL's merger must take {shards}, it ended with {merged.returncode}: {words}")
+        raise ConfigError(f"veRL's merger failed for {shards} with status {merged.returncode}: {words}")
 
 
 def _steps(parent: Path) -> list[Path]:
@@ -133,7 +133,7 @@ def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 
 def _digest(files: list[Path]) -> str:
-    """Training changes every weight, so both ends of a file show it: all of a large model would take minutes."""
+    """Digest both ends of each file, since training changes every weight: a whole large model would take minutes."""
     digest = sha256()
     for path in files:
         size = path.stat().st_size

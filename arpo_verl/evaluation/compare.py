@@ -1,4 +1,4 @@
-"""Two evaluations side by side, paired by task. Pure."""
+"""This compares two evaluations, paired by task. Pure."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class Pairing(Paired):
-    """Two evaluations on the tasks that both have results of, within one turn budget: the second less the first."""
+    """This pairs two evaluations by the tasks that both have results of, within one turn budget: second minus first."""
 
     budget: int
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two evaluations come to beside each other; as text for people."""
+    """This is the comparison of two evaluations; `str` makes a text for people."""
 
     pairings: tuple[Pairing, ...]
-    """By turn budget."""
+    """The pairings, one for each turn budget."""
     left_out: tuple[str, ...]
-    """What only one of them has, in words."""
+    """What only one of them has, in words for people."""
     settings: tuple[str, ...]
-    """Names of the settings in which they differ."""
+    """Names of the settings that differ."""
 
     def __str__(self) -> str:
-        lines = ["Left out, since only one of the two has it:", *(f"  {one}" for one in self.left_out)]
+        lines = ["Left out, since only one of the two has them:", *(f"  {one}" for one in self.left_out)]
         lines = lines if self.left_out else []
         if self.settings:
             lines.append(f"Settings that differ: {', '.join(self.settings)}")
@@ -45,7 +45,7 @@ def compare(first: Evaluated, second: Evaluated) -> Comparison:
     """Pair two evaluations by task, within each turn budget that both have.
 
     Raises:
-        ConfigError: they have no task in common within any budget.
+        ConfigError: they have no task in common within one budget.
     """
     budgets = [{result.budget for result in one.results} for one in (first, second)]
     pairings, left_out = [], []
@@ -64,7 +64,7 @@ def compare(first: Evaluated, second: Evaluated) -> Comparison:
             pairings.append(Pairing(**vars(paired), budget=budget))
     if not pairings:
         what = "; ".join(left_out) or "neither has a result"
-        raise ConfigError(f"two evaluations to compare must have results of the same tasks within one budget: {what}")
+        raise ConfigError(f"the two evaluations have no results of the same task within the same budget: {what}")
     names = sorted({*first.settings, *second.settings})
     differing = tuple(name for name in names if first.settings.get(name) != second.settings.get(name))
     return Comparison(tuple(pairings), tuple(left_out), differing)

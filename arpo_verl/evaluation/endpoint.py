@@ -1,8 +1,8 @@
-"""A policy behind an OpenAI-compatible server: vLLM's, SGLang's, a hosted one. What it sends is taken for hostile.
+"""This policy is behind an OpenAI-compatible server: vLLM, SGLang, or a hosted one. We distrust what it sends.
 
-Screenshots go as image messages, in the size to which training resizes them and by the same function, so a server of
-the same model has nothing left to resize. What `gui_agent.context` shows of the replies and screenshots is sent each
-time, as training has it in a row.
+Screenshots go as image messages. We resize them as training does, by the same function, so a server of the same model
+need not resize them. Each request has the replies and screenshots that `gui_agent.context` shows, as training has them
+in a row.
 """
 
 from __future__ import annotations
@@ -42,56 +42,56 @@ T = TypeVar("T")
 
 MAX_RESPONSE_BYTES = 4 << 20
 MAX_MESSAGE = 300
-"""Characters of what a server says of an error."""
+"""Most characters of a server's error that we show."""
 TRIED_AGAIN = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529))
 REFUSALS = frozenset((401, 402, 403, 404, 405))
-"""Statuses that no further request will mend."""
+"""Statuses after which no further request can succeed."""
 LONGEST_REST_S = 60.0
 AS_IN_TRAINING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "skip_special_tokens": False}
-"""vLLM and SGLang fill in what a request does not say of sampling from the model's own `generation_config.json`:
-Qwen2.5-VL's penalises repetitions, at temperature 0 too, Qwen3-VL's cuts off at 20 tokens. veRL does neither. And they
-leave special tokens out of a reply, which then are missing where it is sent back: UI-TARS marks coordinates by some."""
+"""vLLM and SGLang take missing sampling options from the model's `generation_config.json`: Qwen2.5-VL's penalises
+repetitions, even at temperature 0, and Qwen3-VL's cuts off at 20 tokens. veRL does neither. They also remove special
+tokens from a reply, so these are missing when we send it back: UI-TARS marks coordinates with some."""
 TAKE_THEM = ("vllm", "sglang", "arpo_verl")
-"""Servers, as they call themselves in `owned_by`, that know these fields; others refuse what they do not know. The last
-is `benchmarks/model_server.py`."""
+"""Servers that know these fields, by their name in `owned_by`; others refuse unknown fields. The last one is
+`benchmarks/model_server.py`."""
 ABORTED = ("abort", "error")
-"""Ends of a reply that are the engine's doing."""
+"""Reasons for the end of a reply that the engine caused."""
 TURN_TOKENS = 16
-"""Of the chat's marks around a screenshot and the next reply: eleven in Qwen's template."""
+"""Tokens of the chat's marks around a screenshot and the next reply: eleven in Qwen's template."""
 _CHUNK_BYTES = 1 << 16
 _MANY_TOKENS = 1 << 30
-"""More than any sequence has: such a count is none."""
+"""No sequence has so many tokens: we ignore such a count."""
 _GRACE_S = 1.0
-"""More than the connection's own limits, which say better what was wrong."""
-# Special tokens of Qwen's tokenizers: those that say where turns and images are, and those that mark a place in a text.
+"""Added to the connection's own limits, whose errors say better what was wrong."""
+# Special tokens of Qwen's tokenizers: those for turns and images, and those that mark a place in a text.
 _STRUCTURE = r"<\|(?:im_start|im_end|endoftext|vision_start|vision_end|vision_pad|image_pad|video_pad)\|>"
 _MARKS = r"<\|(?:object_ref|box|quad)_(?:start|end)\|>"
 
 
 @dataclass(frozen=True)
 class Patience:
-    """With one request."""
+    """These limits are for one request."""
 
     timeout_s: Annotated[float, number(lambda x: x > 0, "more than 0 seconds")] = 300.0
-    """From the connection to the last byte: a busy server makes a request wait before it writes a word."""
+    """Time-out from the connection to the last byte: a busy server lets a request wait before it writes a word."""
     attempts: Annotated[int, whole(1)] = 6
-    """In all, where the server is overloaded, broken or gone."""
+    """Attempts in all, if the server is overloaded, broken or gone."""
     rest_s: Annotated[float, number(lambda x: x >= 0, "0 or more seconds")] = 2.0
-    """Before the second attempt, twice as long before each further one; a server may ask for more, up to a minute."""
+    """Pause before the second attempt, doubled before each further one; a server may ask for up to a minute."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
 
 class Endpoint:
-    """The server's two addresses that are needed.
+    """This sends requests to the two addresses of a server that we need.
 
     Args:
-        url: of its API, `http://HOST:PORT/v1`; without a path `/v1` is taken.
-        api_key: sent as a bearer token; it is in no message, record or setting.
+        url: URL of its API, `http://HOST:PORT/v1`; without a path it gets `/v1`.
+        api_key: sent as a bearer token; it never appears in a message, record or setting.
 
     Raises:
-        ConfigError: no such URL, or a key in it, where it would be recorded.
+        ConfigError: this is no such URL, or it contains a key, which would be recorded.
     """
 
     def __init__(self, url: str, api_key: str | None = None, patience: Patience | None = None):
@@ -102,25 +102,25 @@ class Endpoint:
         except ValueError:
             ok = False
         shown = url.partition("?")[0].rpartition("@")[2]
-        remedy = "a key comes from an environment variable, see --api-key-env"
+        remedy = "put a key into an environment variable, see --api-key-env"
         require(ok, "--endpoint", "an URL such as http://127.0.0.1:8000/v1", shown, remedy)
         self.url = url.rstrip("/") + ("" if parts.path.strip("/") else "/v1")
         self._key = api_key
         self._patience = patience or Patience()
-        # No proxy of the environment's knows this machine's loopback.
+        # The environment's proxies cannot reach this machine's loopback.
         self._by_proxy = parts.hostname not in ("127.0.0.1", "::1", "localhost")
 
     async def reply(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What `chat/completions` answers.
+        """Return the answer of `chat/completions`.
 
         Raises:
-            EndpointError: nothing that can be used, after all attempts.
-            ConfigError: it refuses us.
+            EndpointError: no usable answer came, after all attempts.
+            ConfigError: the server refuses us.
         """
         return await self._ask("POST", "chat/completions", body)
 
     async def models(self) -> Mapping[str, Any]:
-        """What `models` answers. Raises as `reply`."""
+        """Return the answer of `models`. It raises as `reply` does."""
         return await self._ask("GET", "models", None)
 
     async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -137,7 +137,7 @@ class Endpoint:
         raise AssertionError("at least one attempt")
 
     async def _in_time(self, request: Callable[[], T]) -> T:
-        """A server that drips, in its headers too, ends no wait of the connection's; the thread is left to it."""
+        """Limit the time of a request: a server that sends slowly never runs into the connection's own time-outs."""
         try:
             async with asyncio.timeout(self._patience.timeout_s + _GRACE_S):
                 return await in_daemon_thread(request)
@@ -145,7 +145,7 @@ class Endpoint:
             raise _Again("an answer that does not end") from None
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        """One request. No redirect is followed, since it would take the key along, and nothing is unpacked."""
+        """Send one request. It follows no redirection, which would pass on the key, and unpacks nothing."""
         deadline = time.monotonic() + self._patience.timeout_s
         headers = {"Accept-Encoding": "identity"}
         try:
@@ -177,7 +177,7 @@ class Endpoint:
         return answer
 
     def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        # Also without a key: else a .netrc would give one.
+        # Set this even without a key, since otherwise a .netrc would add one.
         if self._key:
             request.headers["Authorization"] = f"Bearer {self._key}"
         return request
@@ -191,34 +191,34 @@ class Endpoint:
             raise _Again(told, _seconds(response.headers.get("Retry-After")))
         if status in REFUSALS or 300 <= status < 400:
             remedy = "see --endpoint, --model-name and --api-key-env"
-            raise ConfigError(f"{self.url} must take our requests, got {told}; {remedy}")
+            raise ConfigError(f"{self.url} refuses our requests, {told}; {remedy}")
         raise EndpointError(f"{self.url} refused a request, {told}; is it longer than the model's context (--context)?")
 
     def shown(self, text: str) -> str:
-        """What the server said, for a message: without the key, and without what moves a terminal's cursor."""
+        """Return a server's text for a message, without the key and without control characters."""
         text = (text.replace(self._key, "***") if self._key else text)[:MAX_MESSAGE]
         return "".join(c if c.isprintable() else " " for c in text)
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model as its server lists it."""
+    """This is a model as its server lists it."""
 
     name: str
     context: int | None = None
-    """Tokens of a sequence; None where the server does not say."""
+    """Most tokens of a sequence; None if the server does not say."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of a request beside those of OpenAI's API: `AS_IN_TRAINING` where the server knows them."""
+    """Fields of a request that OpenAI's API lacks: `AS_IN_TRAINING` if the server knows them."""
 
 
 class EndpointPolicy:
-    """A model of a server's, as a policy that is evaluated.
+    """This is a server's model, as a policy to evaluate.
 
     Args:
-        model: which.
-        geometry: how the model's processor resizes screenshots: its coordinates are in the resized one.
-        context: tokens of a sequence; None: what the server says.
-        facts: what says which model it is, where the server's address and name do not.
+        model: the model.
+        geometry: how the model's processor resizes screenshots; its coordinates are in the resized one.
+        context: most tokens of a sequence; None takes the server's number.
+        facts: what identifies the model, if the server's address and name do not.
     """
 
     def __init__(
@@ -259,11 +259,11 @@ class EndpointPolicy:
 
 
 async def find_model(endpoint: Endpoint, name: str | None) -> ServedModel:
-    """The model of this name, or the only one; its context where the server says it, as vLLM and SGLang do.
+    """Return the model with this name, or the only one, with its context if the server gives it (vLLM, SGLang).
 
     Raises:
-        ConfigError: the server has several, or none of this name.
-        EndpointError: it gives no answer.
+        ConfigError: the server has several models, or none with this name.
+        EndpointError: it does not answer.
     """
     listed = (await endpoint.models()).get("data")
     models = {one["id"]: one for one in listed if _names_model(one)} if isinstance(listed, list) else {}
@@ -279,7 +279,7 @@ async def find_model(endpoint: Endpoint, name: str | None) -> ServedModel:
 
 
 class _EndpointConversation:
-    """One episode: the messages so far, each screenshot encoded once."""
+    """This is one episode: its messages so far, with each screenshot encoded once."""
 
     rows: tuple[EpisodeSequence, ...] = ()
 
@@ -318,8 +318,8 @@ class _EndpointConversation:
         """Ask for the next reply.
 
         Raises:
-            EndpointError: the server gives none that can be used.
-            ConfigError: it refuses us, resizes our screenshots, or keeps the call out of the reply's text.
+            EndpointError: the server gives no usable reply.
+            ConfigError: it refuses us, resizes our screenshots, or removes the call from the reply's text.
         """
         for image in images[len(self._urls) :]:
             self._screens.append(Size(*image.size))
@@ -339,8 +339,8 @@ class _EndpointConversation:
         return Written(text, problem, self._first)
 
     def show(self, screen: Size) -> StopReason | None:
-        """Append a screenshot, if it and a whole reply to it still fit into the context, as far as that is known; where
-        the row is full, begin another, with fewer screenshots where replies leave it no room for so many."""
+        """Append a screenshot if it and a whole reply still fit into the context, as far as that is known. If the row
+        is full, begin another, with fewer screenshots if replies leave no room for all."""
         self._image_tokens.append(self._geometry.num_tokens(screen))
         newest = len(self._said)
         kept = self._config.screenshots_kept
@@ -355,8 +355,8 @@ class _EndpointConversation:
         return StopReason.TOKEN_LIMIT
 
     def _fits(self, first: int) -> bool:
-        """Whether the newest screenshot and a reply to it fit, where `first` is the first screenshot that is shown: of
-        those that leave only the image's own tokens are gone, as far as is known."""
+        """Return whether the newest screenshot and a reply to it fit if `first` is the first shown screenshot. Of the
+        others it subtracts only the images' own tokens, since more is not known."""
         if self._context is None or not self._used:
             return True
         gone = sum(self._image_tokens[self._first : first])
@@ -365,19 +365,19 @@ class _EndpointConversation:
 
 
 class _Again(Exception):
-    """A request that may go well at the next attempt; `after_s`: what the server asks to wait."""
+    """This request may succeed at the next attempt; the server asks us to wait `after_s` seconds."""
 
     def __init__(self, message: str, after_s: float = 0.0):
         super().__init__(message)
         self.after_s = after_s
 
     def explain(self, url: str, path: str, attempts: int) -> str:
-        """The sentence for the user after the last attempt."""
-        return f"{url} must answer {path}, got {self} in {attempts} attempts"
+        """Return the sentence for the user after the last attempt."""
+        return f"{url} gave no usable answer to {path} in {attempts} attempts: {self}"
 
 
 class _NoConnection(_Again):
-    """Nothing listens at the address, or no machine has that name."""
+    """Nothing listens at the address, or no machine has its name."""
 
     def explain(self, url: str, path: str, attempts: int) -> str:
         return (
@@ -387,7 +387,7 @@ class _NoConnection(_Again):
 
 
 def _why_no_connection(error: Exception) -> str | None:
-    """The system's words for why no connection came about; None where there was one, or a proxy failed."""
+    """Return the system's reason why there was no connection; None if there was one, or if a proxy failed."""
     reason = getattr(error.args[0] if error.args else None, "reason", None)
     if not isinstance(reason, ConnectTimeoutError):
         return None
@@ -396,7 +396,7 @@ def _why_no_connection(error: Exception) -> str | None:
 
 
 def _read(response: requests.Response, deadline: float) -> bytes:
-    """The body as it was sent, within the bounds on its bytes and on the time."""
+    """Read the body as it was sent, within the limits on bytes and time."""
     content = bytearray()
     while chunk := response.raw.read1(_CHUNK_BYTES):
         content += chunk
@@ -408,11 +408,11 @@ def _read(response: requests.Response, deadline: float) -> bytes:
 
 
 def _read_reply(answer: Mapping[str, Any], max_tokens: int, shown: Callable[[str], str]) -> tuple[str, str | None]:
-    """A reply's text, and what is wrong with it.
+    """Return a reply's text, and what is wrong with it.
 
     Raises:
-        EndpointError: the answer holds no reply.
-        ConfigError: the server took the call out of its text.
+        EndpointError: the answer has no reply.
+        ConfigError: the server removed the call from its text.
     """
     try:
         choice = answer["choices"][0]
@@ -420,18 +420,18 @@ def _read_reply(answer: Mapping[str, Any], max_tokens: int, shown: Callable[[str
         tool_calls = message.get("tool_calls")
         text = None if tool_calls else message["content"]
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise EndpointError(f"the server must answer as OpenAI's API, got {shown(str(answer))}") from error
+        raise EndpointError(f"the server does not answer as OpenAI's API: {shown(str(answer))}") from error
     if tool_calls:
         raise ConfigError(
-            "the server must give a reply as text, got it as tool_calls; start the server without a parser of tool "
-            "calls (vLLM: without --enable-auto-tool-choice and --tool-call-parser; SGLang: without --tool-call-parser)"
+            "the server gives a reply as tool_calls instead of text; start it without a parser of tool calls (vLLM: "
+            "without --enable-auto-tool-choice and --tool-call-parser; SGLang: without --tool-call-parser)"
         )
-    if text is None:  # a model that wrote nothing but its end, or only what the server keeps apart
+    if text is None:  # the model wrote only its end, or only parts that the server reports separately
         text = ""
     if not isinstance(text, str):
         raise EndpointError(f"the server must give a reply as text, got {type(text).__name__}")
     if reason in ABORTED:
-        raise EndpointError(f"the server must give a whole reply, got one that its engine broke off: {reason}")
+        raise EndpointError(f"the server's engine broke off a reply: {reason}")
     problem = None
     if reason == "length":
         problem = f"a reply must end within gui_agent.max_reply_tokens={max_tokens}, got no end"
@@ -439,26 +439,26 @@ def _read_reply(answer: Mapping[str, Any], max_tokens: int, shown: Callable[[str
 
 
 def _read_usage(answer: Mapping[str, Any], said: str) -> tuple[int, int, int]:
-    """Tokens of the sequence up to the reply's end and of the prompt, 0 where nobody says, and most of the reply."""
+    """Return the tokens up to the reply's end and of the prompt, 0 if unknown, and the most that the reply can have."""
     usage = answer.get("usage")
     told = usage if isinstance(usage, Mapping) else {}
     counts = (told.get(name) for name in ("total_tokens", "prompt_tokens", "completion_tokens"))
     total, prompt, reply = (count if type(count) is int and 0 < count < _MANY_TOKENS else 0 for count in counts)
-    # Half a character that the model wrote comes back as one that has more tokens; none has less than a byte.
+    # Half a character of the model's comes back as one with more tokens; no token has less than a byte.
     if not reply or "\ufffd" in said:
         reply = len(said.encode("utf-8", "replace"))
     return total, prompt, reply
 
 
 def _without_structure(said: str) -> str:
-    """A reply without what, sent back, would be more turns and images than there are."""
+    """Remove tokens from a reply that would look like more turns and images when we send it back."""
     said = re.sub(_STRUCTURE, "", said)
-    # What was around one may have become another.
+    # The text around a removed one may have become another.
     return re.sub(_STRUCTURE, lambda found: found[0].replace("<|", "< |"), said)
 
 
 def _as_openai(messages: Sequence[Mapping[str, Any]], urls: Sequence[str]) -> list[dict[str, Any]]:
-    """Messages of ours, each image's place filled; what is text alone goes as text, which every server takes."""
+    """Return our messages with images in their places; messages of text only go as text, which every server takes."""
     image = iter(urls)
     converted = []
     for message in messages:
@@ -475,7 +475,7 @@ def _as_openai(messages: Sequence[Mapping[str, Any]], urls: Sequence[str]) -> li
 
 
 def _data_url(image: Image.Image, size: Size) -> str:
-    """The picture as the model's processor would resize it, without loss."""
+    """Return the picture as the model's processor would resize it, without loss."""
     from torchvision.transforms.v2 import functional
 
     pixels = functional.pil_to_tensor(image)
@@ -498,10 +498,10 @@ def _seconds(value: str | None) -> float:
 
 
 def read_api_key(variable: str) -> str | None:
-    """The key in an environment variable, if it is set.
+    """Read the key from an environment variable, if it is set.
 
     Raises:
-        ConfigError: it cannot be part of a request.
+        ConfigError: the key cannot be part of a request.
     """
     key = os.environ.get(variable, "").strip()
     require(key.isascii() and key.isprintable(), f"the variable {variable}", "a key of ASCII characters", "others")
@@ -509,7 +509,7 @@ def read_api_key(variable: str) -> str | None:
 
 
 async def in_daemon_thread(function: Callable[[], T]) -> T:
-    """Call a blocking function in a thread that no end of this process waits for: a request may take minutes."""
+    """Call a blocking function in a daemon thread, so that this process can end before a long request does."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -528,7 +528,7 @@ async def in_daemon_thread(function: Callable[[], T]) -> T:
             result, error = None, raised
         try:
             loop.call_soon_threadsafe(settle, result, error)
-        except RuntimeError:  # the loop is closed: nobody waits for it
+        except RuntimeError:  # the loop is closed, so nobody waits
             return
 
     threading.Thread(target=run, daemon=True, name="arpo_verl-endpoint").start()

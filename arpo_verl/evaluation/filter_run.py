@@ -1,4 +1,4 @@
-"""A filter on desktops: what doing nothing solves is found first, then the policy plays the rest."""
+"""This runs a filter on desktops: it first finds tasks that doing nothing solves, then the policy plays the rest."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DO_NOTHING_FOLDER = "do_nothing"
 
 
 class DoNothing:
-    """A policy whose first reply says that the task is done."""
+    """This policy's first reply says that the task is done."""
 
     facts: Mapping[str, Any] = {"model": "do_nothing"}
 
@@ -55,13 +55,13 @@ def filter_tasks(
     group_size: int,
     skip_infeasible: bool = False,
 ) -> Filtered:
-    """Play until every task's fate is settled; what is on disk counts, as in `evaluate`.
+    """Play until every task's fate is settled; recorded episodes count, as in `evaluate`.
 
     Args:
-        out: an evaluation's folder; one with the same settings and tasks is continued, whatever policy played in it.
-        settings: with one turn budget.
+        out: an evaluation's folder; with the same settings and tasks, it is continued.
+        settings: settings with one turn budget.
         error: see `FilterRuns`.
-        group_size: of the groups in training.
+        group_size: size of the groups in training.
         skip_infeasible: leave out tasks whose right answer is FAIL.
 
     Raises:
@@ -97,7 +97,7 @@ def _is_infeasible(task: Task) -> bool:
 
 
 def _without_a_policy(out: Path, tasks: Sequence[Task], settings: EvaluationSettings) -> dict[str, Fate]:
-    """What needs no policy: tasks that an episode which does nothing solves, and those of which that is not known."""
+    """Return fates that need no policy: tasks that doing nothing solves, and tasks where we could not find that out."""
     if not tasks:
         return {}
     one_turn = dataclasses.replace(settings, budgets=(1,))

@@ -1,4 +1,4 @@
-"""Which tasks are worth training on, found by playing each no oftener than it takes. Pure."""
+"""This finds the tasks worth training on, and plays each only as often as necessary. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from arpo_verl.evaluation.statistics import SOLVED
 from arpo_verl.evaluation.task_rates import TaskRates
 
 MOST_FAULTS = 3
-"""Runs of a task that infrastructure may fail, each played anew under another number, before it is left as it is."""
+"""How many runs of a task lost to infrastructure failures we replace, under new numbers, before we give up."""
 
 
 class FilterRuns:
-    """Plays tasks until each one's fate is settled: by what it has whatever else came, or, where `error` allows for it,
-    by what is expected of the rest. A task of which nothing runs comes before one that is being played.
+    """This plays tasks until each one's fate is settled: either further runs cannot change it, or, if `error` allows
+    it, they probably will not. Tasks without a running episode come first.
 
     Args:
-        task_ids: what to play.
-        max_steps: replies at most.
-        error: a task is settled where the probability that all `rule.runs` runs decide otherwise is at most this; 0
-            waits for certainty.
+        task_ids: the tasks to play.
+        max_steps: most replies.
+        error: a task is settled if all `rule.runs` runs would decide otherwise with at most this probability; 0 waits
+            for certainty.
     """
 
     def __init__(self, task_ids: Sequence[str], rule: KeepRule, max_steps: int, error: float):
@@ -41,7 +41,7 @@ class FilterRuns:
 
     @property
     def expected(self) -> int:
-        """As many as there could be yet; tasks that are settled before make it fewer."""
+        """The largest possible number of trials; tasks that are settled early make it smaller."""
         return sum(self._begun.values()) + sum(map(self._left, self._open))
 
     def next_trials(self, most: int) -> list[Trial]:
@@ -68,12 +68,12 @@ class FilterRuns:
         return abs(self._rates.chance_kept(task_id, self._rule) - 0.5) >= 0.5 - self._error
 
     def _left(self, task_id: str) -> int:
-        """Runs that may still be begun."""
+        """Return how many runs may still begin."""
         return self._rule.runs + min(self._faults[task_id], MOST_FAULTS) - self._begun[task_id]
 
 
 class Fate(StrEnum):
-    """What becomes of a task."""
+    """This is the result of the filter for a task."""
 
     KEPT = "kept"
     TOO_FEW = "too few successes"
@@ -86,23 +86,23 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True)
 class FilteredTask:
-    """A task and why it is on the list or not."""
+    """This is a task, and why it is on the list or not."""
 
     task_id: str
     fate: Fate
     solved: int = 0
     runs: int = 0
     chance_kept: float = 0.0
-    """The probability that all runs would keep it."""
+    """Probability that all runs would keep it."""
 
     @property
     def doubt(self) -> float:
-        """The probability that all runs would decide otherwise; 0 where that is certain, and for what is not played."""
+        """The probability that all runs would decide otherwise; 0 if that is certain, or the task was not played."""
         return min(self.chance_kept, 1 - self.chance_kept)
 
 
 def count_runs(evaluated: Evaluated, rule: KeepRule, max_steps: int) -> TaskRates:
-    """What is known of the rates from the first `rule.runs` runs of each task at this budget."""
+    """Count the first `rule.runs` runs of each task at this budget."""
     rates = TaskRates()
     for result in evaluated.results:
         if result.budget == max_steps and rates.counts(result.task_id)[1] < rule.runs:
@@ -113,8 +113,8 @@ def count_runs(evaluated: Evaluated, rule: KeepRule, max_steps: int) -> TaskRate
 def decide(
     rates: TaskRates, task_ids: Iterable[str], faults: Iterable[FailedTrial], rule: KeepRule, error: float
 ) -> list[FilteredTask]:
-    """The fate of each task that was played: the likelier one, by all that was seen. One of which infrastructure failed
-    no more runs than were played anew was settled, though the doubt may have grown since by what others came to.
+    """Return the likelier fate of each played task, by all runs. A task whose lost runs were all replaced was settled,
+    even if later results of other tasks have increased the doubt.
     """
     failed = Counter(fault.task_id for fault in faults)
     return [_decide(task_id, rates, rule, error if failed[task_id] > MOST_FAULTS else 0.5) for task_id in task_ids]
@@ -134,18 +134,18 @@ def _decide(task_id: str, rates: TaskRates, rule: KeepRule, most_doubt: float) -
 
 @dataclass(frozen=True)
 class Outlook:
-    """What training on some tasks will see at first, in groups of one task: shares of the groups, in [0, 1]."""
+    """These are the expected shares of the first groups in a training on some tasks, in [0, 1]."""
 
     informative: float
-    """Some of the group solve the task and some do not: GRPO has an advantage for each."""
+    """Groups with both successes and failures: GRPO has an advantage for each rollout."""
     with_replay: float
-    """Those, and the groups that all fail, where a success of the task is stored: replay puts it in."""
+    """These, and groups without a success if the store has one of the task: replay adds it."""
     all_failed: float
     all_solved: float
 
 
 def outlook(rates: TaskRates, task_ids: Sequence[str], group_size: int) -> Outlook:
-    """What is expected of the policy that was played, every task drawn equally often; `task_ids` are at least one."""
+    """Estimate the outlook for the played policy, with every task drawn equally often; needs at least one task."""
     failed = fmean(rates.mean_power(task_id, group_size, failing=True) for task_id in task_ids)
     solved = fmean(rates.mean_power(task_id, group_size) for task_id in task_ids)
     return Outlook(1 - failed - solved, 1 - solved, failed, solved)

@@ -1,10 +1,10 @@
-"""An evaluation's folder: its episodes as a run records them, beside what they were played with.
+"""An evaluation's folder has its episodes, recorded as in a run, and its settings.
 
     evaluation.json                    settings and tasks, written before the first episode
-    faults.jsonl                       a line a trial that infrastructure failed
-    trajectories/step_000000/...       the episodes, as docs/trajectories.md has them; nothing else says what is done
+    faults.jsonl                       a line for each trial lost to infrastructure failures
+    trajectories/step_000000/...       the episodes, see docs/trajectories.md; only these show which trials are done
 
-`arpo-verl view` opens it as any run.
+`arpo-verl view` opens it like a run.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from arpo_verl.records.layout import EVALUATION_FILE, FAULTS_FILE, HIDDEN, TRAJE
 from arpo_verl.types import EpisodeId, StopReason, Task
 
 _LOCK = ".in-use"
-# What reading a record raises that is torn, as after a loss of power, or none of ours: it counts as not there.
+# Errors of reading an incomplete record, as after a power failure, or a foreign one: it counts as missing.
 _BROKEN = (OSError, ValueError, KeyError, TypeError)
 _UID = re.compile(r"[0-9a-f]{12}-([0-9]{1,9})")
 
 
 class EvaluationFolder:
-    """Both ends of an evaluation's folder; reading needs no lock.
+    """This reads and writes an evaluation's folder; reading needs no lock.
 
     Args:
-        path: of the folder, with `evaluation.json` in it.
+        path: the folder, with `evaluation.json` in it.
 
     Raises:
-        ConfigError: there is none, or a torn one.
+        ConfigError: `evaluation.json` is missing or incomplete.
     """
 
     def __init__(self, path: Path):
@@ -61,15 +61,15 @@ class EvaluationFolder:
     @classmethod
     @contextlib.contextmanager
     def held(cls, path: Path, settings: Mapping[str, Any], tasks: Sequence[Task]) -> Iterator[EvaluationFolder]:
-        """Make the folder, or go on in it, and keep other writers out for the length of the block.
+        """Make the folder, or continue it, and keep other writers out until the end of the block.
 
         Args:
             settings: all that a result depends on, as JSON; `max_steps` has the budgets.
-            tasks: all that may be played.
+            tasks: all tasks that may be played.
 
         Raises:
-            ConfigError: another process writes there, or what is there was made with something else.
-            OSError: the disk refuses.
+            ConfigError: another process writes there, or the folder was made with other settings or tasks.
+            OSError: the folder cannot be written.
         """
         path.mkdir(parents=True, exist_ok=True)
         with _locked(path):
@@ -87,22 +87,22 @@ class EvaluationFolder:
         return self.path / TRAJECTORIES
 
     def results(self, trial: Trial) -> tuple[Result, ...] | None:
-        """What a trial came to within each budget that its episode covers; None without a whole record of it."""
+        """Return a trial's results within each budget that its episode covers; None without a complete record."""
         found = self._read_episode(_place(trial))
         return None if found is None else found[1]
 
     def add_fault(self, fault: FailedTrial) -> None:
-        """Note that infrastructure failed a trial.
+        """Note that a trial was lost to infrastructure failures.
 
         Raises:
-            OSError: the disk refuses.
+            OSError: the file cannot be written.
         """
         append_objects(self.path / FAULTS_FILE, [dataclasses.asdict(fault)])
 
     def read(self) -> Evaluated:
-        """All results and faults up to now."""
+        """Return all results and faults so far."""
         found: dict[tuple[str, int, int], Result] = {}
-        # By descending budgets: an episode of a budget's own replaces what a longer one said of it.
+        # By descending budgets, so that a budget's own episode replaces the result of a longer one.
         for _, results in sorted(self._episodes(), key=lambda one: -one[0].max_steps):
             found |= {(result.task_id, result.budget, result.run): result for result in results}
         place = {task_id: number for number, task_id in enumerate(self._domains)}
@@ -112,7 +112,7 @@ class EvaluationFolder:
         return Evaluated(tuple(ordered), unsettled, self.settings, dict(self._domains))
 
     def _episodes(self) -> Iterator[tuple[Trial, tuple[Result, ...]]]:
-        """Every recorded episode's trial, and what it came to."""
+        """Yield every recorded episode's trial, and its results."""
         step = Path(step_folder(0))
         names = os.listdir(self.trajectories / step) if (self.trajectories / step).is_dir() else ()
         for name in sorted(names):
@@ -120,7 +120,7 @@ class EvaluationFolder:
                 yield found
 
     def _read_episode(self, place: Path) -> tuple[Trial, tuple[Result, ...]] | None:
-        """A trial and what it came to; None where its record is broken, or lies where another's would."""
+        """Return a trial and its results; None if its record is broken, or in another record's place."""
         with contextlib.suppress(*_BROKEN):
             content = read_episode(self.trajectories / place)
             uid = _UID.fullmatch(content["uid"])
@@ -138,7 +138,7 @@ class EvaluationFolder:
         midway = {int(one["turns"]): _score(one["success"]) for one in content.get("verdicts", ())}
         results = []
         for budget in self._budgets:
-            # An episode that ended within a smaller budget would have ended so there too.
+            # An episode that ended within a smaller budget would have ended in the same way there.
             if budget == trial.max_steps or (budget < trial.max_steps and turns <= budget):
                 outcome = (success, turns, stop_reason)
             elif budget < trial.max_steps and budget in midway:
@@ -151,12 +151,12 @@ class EvaluationFolder:
 
 
 def uid_of(trial: Trial) -> str:
-    """The group that a trial's episode is recorded under: a task's runs at one budget. Its number in it is `run`."""
+    """Return the group under which a trial is recorded: a task's runs at one budget; its number in it is `run`."""
     return f"{sha256(trial.task_id.encode()).hexdigest()[:12]}-{trial.max_steps}"
 
 
 def _place(trial: Trial) -> Path:
-    """Where its episode is recorded, below the trajectories."""
+    """Return the folder of the trial's episode, below the trajectories."""
     return folder_of(EpisodeId(0, uid_of(trial), trial.run), trial.task_id)
 
 
@@ -181,10 +181,10 @@ def _task_facts(task: Task) -> dict[str, str]:
 
 
 def _check_same(path: Path, earlier: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Refuse to go on with anything else.
+    """Check that settings and tasks are the same as before.
 
     Raises:
-        ConfigError: names what differs.
+        ConfigError: the message names what differs.
     """
     flat = [dict(_flat("", part["settings"])) for part in (earlier, now)]
     names = sorted(name for name in flat[0].keys() | flat[1].keys() if flat[0].get(name) != flat[1].get(name))
@@ -192,11 +192,11 @@ def _check_same(path: Path, earlier: Mapping[str, Any], now: Mapping[str, Any]) 
     tasks = [{task["task_id"]: task for task in part["tasks"]} for part in (earlier, now)]
     changed = [i for i in tasks[0].keys() | tasks[1].keys() if tasks[0].get(i) != tasks[1].get(i)]
     if changed:
-        differing.append(f"{len(changed)} tasks are others, or have another content, such as {sorted(changed)[0]}")
+        differing.append(f"{len(changed)} tasks are new, gone or changed, such as {sorted(changed)[0]}")
     if differing:
         raise ConfigError(
-            f"{path} holds an evaluation that was made with other settings, and results of both would be one table: "
-            f"{'; '.join(differing)}. Go on with its own settings, or give another --out"
+            f"{path} has an evaluation with other settings, which would be mixed with yours: "
+            f"{'; '.join(differing)}. Use its settings to continue it, or choose another --out"
         )
 
 
@@ -210,13 +210,13 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Keep the folder for this process; the kernel lets go of it however that ends."""
+    """Lock the folder for this process; the kernel releases it when the process ends, in any way."""
     descriptor = os.open(path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ConfigError(f"{path} is in use by another evaluation; wait for it, or give another --out") from error
+            raise ConfigError(f"another evaluation uses {path}; wait for it, or choose another --out") from error
         yield
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Which tasks a training list keeps, as one writes it: `1 <= successes <= 15`. Pure."""
+"""A keep rule says which tasks a training list keeps, such as `1 <= successes <= 15`. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FORM = "a range of successes or of their rate, such as '1 <= successes <= 15', 
 
 @dataclass(frozen=True)
 class KeepRule:
-    """Keeps a task of which from `low` to `high` of `runs` runs succeed."""
+    """This keeps a task if from `low` to `high` of its `runs` runs succeed."""
 
     low: int
     high: int
@@ -31,10 +31,10 @@ class KeepRule:
         """Read `[NUMBER OPERATOR] successes|rate [OPERATOR NUMBER]`; the operators are <=, <, >=, > and =.
 
         Args:
-            runs: of each task; a `rate` is successes / runs.
+            runs: number of runs of each task; a `rate` is successes / runs.
 
         Raises:
-            ConfigError: it is of another form, names more successes than runs, or keeps either every task or none.
+            ConfigError: it has another form, names more successes than runs, or keeps either every task or none.
         """
         match = _RULE.fullmatch(text)
         if match is None or not (match[2] or match[4]):
@@ -47,19 +47,17 @@ class KeepRule:
                 if Fraction(number) * scale > runs:
                     most_of = "1, as a rate" if name == "rate" else f"--runs={runs}"
                     raise ConfigError(f"--keep must name numbers up to {most_of}; got {text!r}")
-                # As fractions: 0.1 of 10 runs is one.
+                # As fractions, so that 0.1 of 10 runs is one.
                 least, most = _whole_bounds(operator, Fraction(number) * scale)
                 low, high = max(low, least), min(high, runs if most is None else most)
         if low > high:
-            raise ConfigError(
-                f"--keep must keep a number of successes from 0 to --runs={runs}, got {text!r}: none does"
-            )
+            raise ConfigError(f"--keep={text!r} keeps no task: no number of successes from 0 to --runs={runs} fits")
         if (low, high) == (0, runs):
-            raise ConfigError(f"--keep must leave out a number of successes, got {text!r}: it keeps 0 to {runs}, all")
+            raise ConfigError(f"--keep={text!r} keeps all tasks, with 0 to {runs} successes; give a smaller range")
         return cls(low, high, runs)
 
     def verdict(self, solved: int, played: int) -> bool | None:
-        """Whether the task is kept, where `solved` of the `played` runs settle it whatever the others do; else None."""
+        """Return whether the task is kept, if `solved` of `played` runs settle that for sure; otherwise None."""
         left = self.runs - played
         if self.low <= solved and solved + left <= self.high:
             return True
@@ -69,7 +67,7 @@ class KeepRule:
 
 
 def _whole_bounds(operator: str, number: Fraction) -> tuple[int, int | None]:
-    """Least and most whole number (None: any) that stand before `operator` and `number`."""
+    """Return the least and most whole number (None: any) that fulfil `operator` and `number`."""
     if operator == "=":
         return math.ceil(number), math.floor(number)
     if operator in ("<=", "<"):

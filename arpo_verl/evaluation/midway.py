@@ -1,7 +1,7 @@
-"""Whether a task may be evaluated on the way: only where looking changes nothing. Pure.
+"""This decides whether a task may be evaluated during an episode: only if its evaluator changes nothing. Pure.
 
-The evaluator of a smaller turn budget would look at the desktop while a longer episode goes on. Where it might touch
-that desktop, the smaller budget is played apart.
+For a smaller turn budget, the evaluator runs while a longer episode goes on. If it might change the desktop, we play
+separate episodes for the smaller budget.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ READING_GETTERS = frozenset(
         "vm_window_size",
     )
 )
-"""OSWorld's getters that read files and states and start nothing, as read in `desktop_env.evaluators.getters`."""
+"""OSWorld's getters that only read files and states and start nothing, by `desktop_env.evaluators.getters`."""
 _COMMANDS = ("vm_command_line", "vm_command_error")
 READING_PROGRAMS = frozenset(
     "[ basename cat cmp cut diff dirname echo false grep head id ls md5sum pwd readlink sha256sum sleep stat tail "
     "test true uname wc which whoami".split()
 )
-"""Programs that change nothing, whatever their arguments; those that only some arguments make write are not here."""
+"""Programs that change nothing, with any arguments."""
 _SHELL_WORDS = frozenset("if then elif else fi while until do done break for !".split())
 _COMMAND_ENDS = re.compile(r"&&|\|\||[;|&()\n]")
 
 
 def why_not_midway(task: Task) -> str | None:
-    """Why the task's evaluator cannot be asked while the episode goes on; None where it can."""
+    """Return why the task's evaluator must not run during the episode; None if it may."""
     evaluator = task.spec.get("evaluator")
     if not isinstance(evaluator, Mapping):
         return "it has no evaluator of OSWorld's form"
@@ -68,16 +68,16 @@ def why_not_midway(task: Task) -> str | None:
 
 
 def describe_midway(tasks: Sequence[Task], budgets: Sequence[int]) -> str:
-    """One line: which smaller budgets are read off the episodes of the largest, and which are not and why."""
+    """Say in one line which tasks' smaller budgets come from episodes of the largest, and why others do not."""
     reasons = Counter(reason for task in tasks if (reason := why_not_midway(task)))
     *smaller, largest = sorted(budgets)
-    what = f"budgets {', '.join(map(str, smaller))} are read off the episodes of {largest} turns"
+    what = f"results for {', '.join(map(str, smaller))} turns come from the episodes of {largest} turns"
     if not reasons:
         return f"{what} for all {len(tasks)} tasks"
     told = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common())
     return (
-        f"{what} for {len(tasks) - reasons.total()} of {len(tasks)} tasks; longer episodes of the others are played "
-        f"again at each ({told})"
+        f"{what} for {len(tasks) - reasons.total()} of {len(tasks)} tasks; the others' longer episodes are played "
+        f"again with each budget ({told})"
     )
 
 
@@ -88,7 +88,7 @@ def _each(getters: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _only_reads(command: Any) -> bool:
-    """Whether each program of a command is known to change nothing; when in doubt not."""
+    """Return whether each program of a command certainly changes nothing."""
     if isinstance(command, list):
         return bool(command) and command[0] in READING_PROGRAMS
     if not isinstance(command, str) or any(mark in command for mark in ">`$<{"):

@@ -1,4 +1,4 @@
-"""What a server's answers show of a mismatch: screenshots resized again, coordinates of another kind. Pure."""
+"""This finds mismatches in a server's answers: screenshots resized again, or other coordinates. Pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ logger = logging.getLogger(__name__)
 MARK_TOKENS = 64
 """Most tokens of a chat's marks around a reply and a screenshot; Qwen's template has 11."""
 CHANCE = 1e-6
-"""How improbable it must be that a model's positions are all up to 1000 by chance, before we warn of it."""
+"""We warn when the probability that all of a model's positions are up to 1000 by chance is below this."""
 _THOUSAND = 1000
 
 
 class PromptGrowth:
-    """Compares by how many tokens one conversation's prompts grow with what a screenshot should add.
+    """This compares the growth of a conversation's prompts with the tokens that a screenshot should add.
 
     Args:
         geometry: how the model's processor resizes screenshots.
@@ -33,16 +33,16 @@ class PromptGrowth:
         self._before: tuple[int, int, int] | None = None
 
     def check(self, prompt_tokens: int, reply_tokens: int, screens: Sequence[Size], first: int) -> None:
-        """Take a server's answer.
+        """Check a server's answer.
 
         Args:
-            prompt_tokens: of the request, as the server counts; 0 where it does not say.
-            reply_tokens: of its reply, at most.
+            prompt_tokens: tokens of the request, by the server's count; 0 if it does not say.
+            reply_tokens: most tokens of its reply.
             screens: sizes of all screenshots of the episode up to this request.
-            first: which of them is the first that was sent.
+            first: index of the first one that was sent.
 
         Raises:
-            ConfigError: the model saw the newest screenshots in another size than was sent.
+            ConfigError: the model saw the newest screenshots in another size than we sent.
         """
         before, self._before = self._before, (first, prompt_tokens, reply_tokens)
         if prompt_tokens == 0:
@@ -60,19 +60,18 @@ class PromptGrowth:
         image, tokens = self._geometry.image_size(screen), self._geometry.num_tokens(screen)
         limits = {"min_pixels": self._geometry.min_pixels, "max_pixels": self._geometry.max_pixels}
         return ConfigError(
-            f"the server must show the model screenshots as they are sent, {image.width}x{image.height} pixels in "
-            f"{tokens:,} tokens each, but {why} (its usage.prompt_tokens). It resizes them, or its model counts "
-            "otherwise, and clicks would miss. Start it with the limits of this evaluation, as `vllm serve "
-            f"--mm-processor-kwargs '{json.dumps(limits)}'`, or give the evaluation the server's: --min-pixels and "
-            "--max-pixels, or --processor FOLDER"
+            f"the server seems to resize our screenshots of {image.width}x{image.height} pixels, so that clicks would "
+            f"miss: each should have {tokens:,} tokens, but {why} (its usage.prompt_tokens). Start it with the limits "
+            f"of this evaluation, as `vllm serve --mm-processor-kwargs '{json.dumps(limits)}'`, or give the evaluation "
+            "the server's limits: --min-pixels and --max-pixels, or --processor FOLDER"
         )
 
 
 class CoordinateRange:
-    """Warns once where a model that should write pixels never writes one beyond 1000, as if it wrote thousandths.
+    """This warns once if a model that should write pixels never writes one above 1000, as if it wrote thousandths.
 
     Args:
-        family: the name of the model's.
+        family: name of the model's family.
     """
 
     def __init__(self, family: str):
@@ -83,7 +82,7 @@ class CoordinateRange:
         self._log_chance = 0.0
 
     def saw(self, reply: str, image: Size) -> None:
-        """Take a reply.
+        """Check a reply.
 
         Args:
             reply: its text.
@@ -107,9 +106,9 @@ class CoordinateRange:
         if self._is_open and self._log_chance < math.log(CHANCE):
             self._is_open = False
             logger.warning(
-                "none of the first %d positions is beyond 1000, in screenshots of %dx%d pixels: the model seems to "
-                "write thousandths, and gui_agent.model_family=%s reads pixels, so that clicks miss; name the "
-                "model's own family, such as --agent model_family=qwen3_vl or ui_tars_10",
+                "none of the first %d positions is above 1000, in screenshots of %dx%d pixels: the model seems to "
+                "write thousandths, but gui_agent.model_family=%s reads pixels, so clicks miss; name the model's own "
+                "family, such as --agent model_family=qwen3_vl or ui_tars_10",
                 self._positions,
                 *image,
                 self._name,

@@ -1,4 +1,4 @@
-"""Results as OSWorld's runners leave them, for its `show_result.py` and what others built on that layout."""
+"""This writes results as OSWorld's runners do, for its `show_result.py` and other tools that read this layout."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from arpo_verl.evaluation.results import Result
 
 ACTION_SPACE, OBSERVATION_TYPE = "pyautogui", "screenshot"
-"""What an action becomes and what the policy sees, as OSWorld's runners call it."""
+"""OSWorld's names for how actions run and what the policy sees."""
 
 
 def write_osworld_results(root: Path, results: Iterable[Result], model: str) -> None:
     """Write `root/max_steps_<budget>/run_<run>/<action space>/<observation type>/<model>/<domain>/<task>/result.txt`.
 
-    OSWorld has one run at one budget: each `run_<run>` is what its runners call `result_dir`. A run that infrastructure
-    failed has no file, as one that was never played.
+    OSWorld has one run at one budget: each `run_<run>` is a `result_dir` of its runners. A run that was lost to
+    infrastructure failures has no file, like one that was never played.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: a file cannot be written.
 
     Source: xlang-ai/OSWorld, `show_result.py`: it averages the numbers in `result.txt`, by folder of a domain.
     """
@@ -33,7 +33,7 @@ def write_osworld_results(root: Path, results: Iterable[Result], model: str) -> 
 
 
 def folder_name(text: str) -> str:
-    """A folder's name from any text; another one for each."""
+    """Make a folder's name from any text, different for each text."""
     plain = re.sub(r"^\.", "_", re.sub(r"[^\w.-]", "_", text, flags=re.ASCII)[:80])
     digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     return plain if plain == text else f"{plain}-{digest}"

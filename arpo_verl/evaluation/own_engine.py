@@ -1,4 +1,4 @@
-"""A checkpoint as a policy, on a CPU: by our rollout engine, in this process, in tokens as in training."""
+"""This makes a checkpoint a policy on a CPU, with our rollout engine in this process, in tokens as in training."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from arpo_verl.rollout.sequence import Generated
 
 
 class OwnEngine:
-    """A model's folder, loaded.
+    """This loads a model's folder.
 
     Args:
-        facts: what says which model it is.
-        pixels: `min_pixels` and `max_pixels` of a screenshot for the processor; None: its own.
-        context: tokens of a sequence; None: what the model knows positions for.
+        facts: what identifies the model.
+        pixels: `min_pixels` and `max_pixels` of a screenshot for the processor; None takes its own.
+        context: most tokens of a sequence; None takes the model's number of positions.
 
     Raises:
-        ConfigError: a model that the engine cannot run.
+        ConfigError: the engine cannot run the model.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class OwnEngine:
                 prompt_ids, params, uuid4().hex, image_data=images, mm_processor_kwargs=self._kwargs
             )
             if not output.token_ids:
-                raise GenerationError(f"the engine must give a reply, got none ({output.stop_reason})")
+                raise GenerationError(f"the engine gave no reply ({output.stop_reason})")
             return Generated(tuple(output.token_ids), tuple(output.log_probs or ()) or None)
 
         return TokenConversation(generate, self._chat, config, TokenLimits(self._context, self._context, self._context))

@@ -1,4 +1,4 @@
-"""Who is evaluated, as the runner meets it."""
+"""This is the interface of an evaluated policy for the runner."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from arpo_verl.rollout.conversation import Conversation
 
 @dataclass(frozen=True)
 class Sampling:
-    """How replies are drawn."""
+    """These options say how to sample replies."""
 
     temperature: Annotated[float, number(lambda x: x >= 0, "0 or more")] = 0.6
-    """0 takes the likeliest token; 0.6 is the paper's in its evaluations."""
+    """Temperature; 0 takes the likeliest token, 0.6 is the paper's value in its evaluations."""
     top_p: Annotated[float, number(lambda x: 0 < x <= 1, "above 0 and at most 1")] = 1.0
     seed: Annotated[int, whole(0)] = 0
-    """Each reply's own follows from it: see `reply_seed`."""
+    """Seed from which each reply's own seed follows, see `reply_seed`."""
 
     def __post_init__(self) -> None:
         check_fields(self)
 
 
 class Policy(Protocol):
-    """Makes a conversation an episode."""
+    """A policy makes a conversation for each episode."""
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What it is, as JSON: part of an evaluation's settings."""
+        """What identifies the policy, as JSON: part of an evaluation's settings."""
 
     def conversation(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> Conversation:
-        """A new episode's."""
+        """Start the conversation of a new episode."""
 
 
 def reply_seed(sampling: Sampling, trial: Trial, number: int) -> int:
-    """Of a trial's reply of this number, from 0: the same in every run, in whatever order trials are played."""
+    """Return the seed of a trial's reply with this number, from 0: the same each time, in any order of trials."""
     name = f"{sampling.seed} {trial.task_id} {trial.run} {trial.max_steps} {number}"
     return int.from_bytes(sha256(name.encode()).digest()[:4], "big") >> 1

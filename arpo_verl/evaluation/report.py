@@ -1,4 +1,4 @@
-"""What an evaluation leaves for people and other programs, beside its episodes."""
+"""This writes an evaluation's tables, for people and other programs, beside its episodes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ OSWORLD_FOLDER = "osworld_results"
 
 
 def write_report(folder: Path) -> str:
-    """Write the tables of an evaluation, finished or not, into its folder, each whole or not at all.
+    """Write the tables of an evaluation, finished or not, into its folder, each file whole or not at all.
 
     Returns:
         The tables for a terminal.
 
     Raises:
-        ConfigError: it is no evaluation's folder.
-        OSError: the disk refuses.
+        ConfigError: this is no evaluation's folder.
+        OSError: a file cannot be written.
     """
     evaluated = EvaluationFolder(folder).read()
     write_whole(folder / MARKDOWN_FILE, to_markdown(evaluated).encode("utf-8", "backslashreplace"))
@@ -37,7 +37,7 @@ def write_report(folder: Path) -> str:
 
 
 def _model(settings: Mapping[str, Any]) -> str:
-    """What the table is of, by its last name."""
+    """Return the last part of the model's name."""
     policy = settings.get("policy")
     model = policy.get("model") if isinstance(policy, Mapping) else None
     return str(model or "policy").rstrip("/").rpartition("/")[2] or "policy"

@@ -1,4 +1,4 @@
-"""What an evaluation plays and what it gets. Pure."""
+"""These are the trials and results of an evaluation. Pure."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from arpo_verl.types import StopReason
 
 @dataclass(frozen=True)
 class Trial:
-    """One episode to be played."""
+    """This is one episode to play."""
 
     task_id: str
     run: int
-    """Its number among the task's, from 0."""
+    """Its number among the task's trials, from 0."""
     max_steps: int
-    """Replies at most."""
+    """Most replies."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a trial came to within a turn budget; a trial has one for each budget that was read off its episode."""
+    """This is a trial's result within a turn budget; a trial has one for each budget that its episode covers."""
 
     task_id: str
     domain: str
-    """OSWorld's, as the index of the tasks groups them, or the name of the file's folder; "" where neither says."""
+    """OSWorld's domain, from the tasks' index, or the name of the file's folder; "" without either."""
     run: int
     budget: int
-    """The most replies that count."""
+    """Most replies that count."""
     success: float
     """The evaluator's score, in [0, 1]."""
     turns: int
     """Replies within the budget."""
     stop_reason: StopReason
     episode_id: str
-    """`step_000000/<folder>`: where it is recorded."""
+    """`step_000000/<folder>`: the place of its record."""
 
     @property
     def format_error(self) -> bool:
@@ -45,26 +45,26 @@ class Result:
 
 @dataclass(frozen=True)
 class FailedTrial:
-    """A trial that infrastructure failed, after all attempts: never scored, and played again when the run goes on."""
+    """All attempts of this trial were lost to infrastructure failures: it has no score, and is repeated on resume."""
 
     task_id: str
     run: int
     max_steps: int
-    """The trial's."""
+    """The trial's largest number of replies."""
     error: str
-    """Name of the error's class."""
+    """The name of the error's class."""
     message: str
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """All that a folder holds of an evaluation, also while it goes on."""
+    """This is all that a folder has of an evaluation, even while it runs."""
 
     results: tuple[Result, ...]
-    """By task in the order of the tasks, then by budget, then by run."""
+    """Results in the order of the tasks, then by budget, then by run."""
     faults: tuple[FailedTrial, ...]
-    """Those of trials that have no result."""
+    """Failed trials without a result."""
     settings: Mapping[str, Any]
-    """What it was made with, as `evaluation.json` has it."""
+    """Its settings, from `evaluation.json`."""
     domains: Mapping[str, str]
-    """Every task that it may play, in their order, and its domain."""
+    """Every task that it may play, in order, with its domain."""

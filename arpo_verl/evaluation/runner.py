@@ -1,8 +1,8 @@
-"""Plays what a scheduler asks for, by the loop, prompts, parser, pool and recorder of a training run.
+"""This plays a scheduler's trials, with the loop, prompts, parser, pool and recorder of a training run.
 
     evaluate(out, tasks, EachRun([task.task_id for task in tasks], 8, [15]), policy, settings)
 
-What is on disk is all that counts: a run that was killed goes on by the same call, and plays nothing twice.
+Only records on disk count: the same call resumes a killed run, and plays nothing twice.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from arpo_verl.types import Task
 TrialOutcome = tuple[Result, ...] | FailedTrial
 
 FAULTS_IN_A_ROW = 8
-"""Trials that fail for the policy's engine with no reply of any other between: it is rather gone than in trouble."""
+"""If so many trials in a row fail because of the policy's engine, we take it for gone."""
 
 _OF_RESULTS = (
     *("provider", "screen_size", "path_to_vm", "region", "snapshot", "os_type", "proxy", "action_pause_s"),
     *("settle_timeout_s", "settle_interval_s", "wait_s", "setup_pause_s", "evaluate_pause_s", "evaluator_hosts"),
     "evaluator_runs_policy_code",
 )
-"""The fields of `environment` that a score may depend on; the others say where desktops run and how many."""
+"""The fields of `environment` that a score may depend on; the others set where desktops run and how many."""
 
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """How episodes are played.
+    """These settings say how to play episodes.
 
     Raises:
         ConfigError: a value is wrong.
@@ -62,9 +62,9 @@ class EvaluationSettings:
 
     environment: EnvironmentConfig
     agent: GuiAgentConfig
-    """Its `max_steps` is the largest budget, whatever it says; what it says of records does not count."""
+    """The section `gui_agent`. The largest budget replaces its `max_steps`; its options of records are ignored."""
     budgets: Sequence[int] = (15,)
-    """Step budgets: each gets a score of its own."""
+    """Turn budgets; each gets its own score."""
     sampling: Sampling = field(default_factory=Sampling)
 
     def __post_init__(self) -> None:
@@ -75,10 +75,10 @@ class EvaluationSettings:
         object.__setattr__(self, "budgets", tuple(sorted(set(self.budgets))))
 
     def facts(self, policy: Policy) -> dict[str, Any]:
-        """All that a result depends on beside its task, as JSON."""
+        """Return all that a result depends on, except its task, as JSON."""
         names = ("model_family", "language", "max_reply_tokens", "between_actions_s")
         agent = {name: getattr(self.agent, name) for name in names}
-        if self.agent.context != FULL:  # an older evaluation, which had no other, goes on
+        if self.agent.context != FULL:  # only then, so that older evaluations, all with FULL, can continue
             agent |= {name: getattr(self.agent, name) for name in ("context", "row_screenshots", "screenshots_kept")}
         return {
             "max_steps": list(self.budgets),
@@ -90,7 +90,7 @@ class EvaluationSettings:
         }
 
     def agent_of(self, trial: Trial, trajectories: Path) -> GuiAgentConfig:
-        """The section `gui_agent` of a trial: every episode is recorded whole, however many there are."""
+        """Return the section `gui_agent` of a trial, with every episode recorded completely."""
         most = self.agent.max_screenshots
         if most is not None and self.agent.context == FULL:
             most = min(most, trial.max_steps)
@@ -108,19 +108,19 @@ class EvaluationSettings:
 def evaluate(
     out: Path, tasks: Sequence[Task], scheduler: Scheduler, policy: Policy, settings: EvaluationSettings
 ) -> Evaluated:
-    """Play all that `scheduler` asks for and is not on disk yet; desktops run with the call.
+    """Play all of the scheduler's trials that are not on disk yet; desktops run only during this call.
 
-    A trial that infrastructure failed `environment.max_attempts` times is a `FailedTrial`, and no score; it is played
-    again when the evaluation goes on.
+    If infrastructure failures lose a trial `environment.max_attempts` times, it is a `FailedTrial` without a score; it
+    is repeated when the evaluation resumes.
 
     Args:
         out: the evaluation's folder; see `evaluation.folder`.
-        tasks: all that the scheduler may ask for.
+        tasks: all tasks that the scheduler may ask for.
 
     Raises:
-        ConfigError: the folder holds another evaluation or is in use, or the policy's server refuses us.
-        GenerationError: the policy's engine fails every trial; what was played is on disk.
-        OSError: the disk refuses a record.
+        ConfigError: the folder has another evaluation or is in use, or the policy's server refuses us.
+        GenerationError: the policy's engine fails every trial; earlier episodes are on disk.
+        OSError: a record cannot be written.
     """
     with EvaluationFolder.held(out, settings.facts(policy), tasks) as folder, ExitStack() as stack:
         stack.enter_context(logging_redirect_tqdm())
@@ -131,7 +131,7 @@ def evaluate(
 
 
 class _Evaluation:
-    """One start of an evaluation. The pool is made when the first trial is to be played, in `stack`."""
+    """This is one start of an evaluation. It makes the pool for the first trial, in `stack`."""
 
     def __init__(
         self,
@@ -203,9 +203,7 @@ class _Evaluation:
         self._failed_in_a_row = 0
         results = self._folder.results(trial)
         if results is None:
-            raise OSError(
-                f"an episode of {trial.task_id} must be recorded in {self._folder.path}; the log says why not"
-            )
+            raise OSError(f"an episode of {trial.task_id} was not recorded in {self._folder.path}; the log says why")
         return results
 
     def _fault(self, trial: Trial, error: Exception) -> FailedTrial:
@@ -226,13 +224,13 @@ class _Evaluation:
 
 
 class _Progress(contextlib.AbstractContextManager["_Progress"]):
-    """The bar: episodes, the time that is left at this start's pace, the success so far at the largest budget."""
+    """This is the progress bar: episodes, remaining time at this start's pace, success so far at the largest budget."""
 
     def __init__(self, budget: int):
         self._budget = budget
         self._scores: list[float] = []
         self._faults = 0
-        # Without smoothing the pace is this start's mean: what was on disk took no time.
+        # Without smoothing the pace is this start's mean, since recorded episodes take no time.
         self._bar = tqdm(desc="evaluate", unit="episode", smoothing=0, dynamic_ncols=True)
 
     def __exit__(self, *_: object) -> None:

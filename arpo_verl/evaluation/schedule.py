@@ -1,4 +1,4 @@
-"""What is played next: asked for while results come in, so that they may decide. Pure."""
+"""A scheduler chooses the next trials while results come in, so it may use them. Pure."""
 
 from __future__ import annotations
 
@@ -10,36 +10,35 @@ from arpo_verl.evaluation.results import FailedTrial, Result, Trial
 
 
 class Scheduler(Protocol):
-    """Says what is played. Called from one thread.
+    """This chooses what to play; one thread calls it.
 
-    A trial that an earlier start has on disk is not played again: its results count at once, as if it had been. So
-    a scheduler needs no memory of its own; but outcomes come in the order in which episodes end, which no two runs
-    share.
+    A trial that is on disk from an earlier start is not played again: its results count at once. So a scheduler needs
+    no memory of its own. Outcomes come in the order in which episodes end, which differs between runs.
     """
 
     @property
     def expected(self) -> int:
-        """Trials of the whole run, finished ones among them, as far as is known now: for the remaining time."""
+        """The number of trials of the whole run, as far as it is known now, for the remaining time."""
 
     def next_trials(self, most: int) -> list[Trial]:
-        """At most `most` (1 or more) trials to begin now, each given once.
+        """Return at most `most` (1 or more) trials to begin now, each only once.
 
-        None: asked again after the next outcome; where nothing runs, the evaluation is over.
+        After an empty list, we ask again after the next outcome; if nothing runs, the evaluation is over.
         """
 
     def finished(self, trial: Trial, outcome: tuple[Result, ...] | FailedTrial) -> None:
-        """What a trial came to: a result for each turn budget that its episode covers, its own among them."""
+        """Take a trial's outcome: a result for each turn budget that its episode covers, with its own, or a failure."""
 
 
 class EachRun:
-    """Each task equally often, at the largest turn budget; a smaller one that no episode covers is played apart.
+    """This plays each task equally often, at the largest turn budget, and again with budgets that it does not cover.
 
-    Runs go round: an evaluation that is broken off has seen every task.
+    It plays all tasks once before it repeats one, so that an interrupted evaluation has results for every task.
 
     Args:
-        task_ids: what to play.
-        runs: of each.
-        budgets: replies at most, one or several.
+        task_ids: the tasks to play.
+        runs: number of runs of each.
+        budgets: most replies, one number or several.
     """
 
     def __init__(self, task_ids: Sequence[str], runs: int, budgets: Sequence[int]):
@@ -48,7 +47,7 @@ class EachRun:
         self._waiting = deque(Trial(task_id, run, largest) for run in range(runs) for task_id in task_ids)
         self.expected = len(self._waiting)
         self.played_apart = 0
-        """Trials of a smaller budget alone."""
+        """Number of trials for a smaller budget only."""
 
     def next_trials(self, most: int) -> list[Trial]:
         return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]

@@ -1,4 +1,4 @@
-"""How good a policy is on tasks, from some runs of each, and how sure one may be of that. Pure."""
+"""This estimates how good a policy is on tasks, from some runs of each, and how certain that is. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from arpo_verl.evaluation.results import FailedTrial, Result
 from arpo_verl.intervals import Interval, t_quantile, wilson_interval
 
 SOLVED = 1.0
-"""The score of a run that solved its task; what counts where runs are counted and not averaged."""
+"""The score of a run that solved its task, when we count runs instead of averaging them."""
 
 _PRIOR_SPREAD = 0.25
 
 
 @dataclass(frozen=True)
 class PassAtK:
-    """The probability that at least one of `k` runs solves a task, averaged over the tasks with `k` runs or more."""
+    """This is the probability that at least one of `k` runs solves a task, averaged over tasks with as many runs."""
 
     k: int
     value: float
@@ -27,35 +27,35 @@ class PassAtK:
 
 @dataclass(frozen=True)
 class Summary:
-    """What some tasks came to within a turn budget. Shares are in [0, 1]; None where nothing was scored."""
+    """This summarizes some tasks within a turn budget. Shares are in [0, 1]; None if nothing was scored."""
 
     tasks: int
-    """With a result."""
+    """Tasks with a result."""
     unscored: int
-    """Tasks without one: no part of any figure here."""
+    """Tasks without a result, which no figure here includes."""
     runs: int
-    """With a result."""
+    """Runs with a result."""
     fewest_runs: int
-    """With a result, of a task that has one."""
+    """Fewest runs with a result, of a task that has one."""
     most_runs: int
     faults: int
-    """Runs that infrastructure failed: never scored."""
+    """Runs lost to infrastructure failures: never scored."""
     success: float | None
-    """The mean over tasks of each task's mean score."""
+    """Mean over tasks of each task's mean score."""
     interval: Interval | None
-    """Of `success`, at 95%; None for fewer than two tasks."""
+    """95% interval of `success`; None for fewer than two tasks."""
     pass_at_k: tuple[PassAtK, ...]
     turns: float | None
-    """Replies a run."""
+    """Mean number of replies of a run."""
     format_errors: int
-    """Runs that a malformed reply ended."""
+    """Runs that ended with a malformed reply."""
 
 
 def summarize(task_ids: Iterable[str], results: Iterable[Result], faults: Iterable[FailedTrial] = ()) -> Summary:
     """Count the results of one turn budget.
 
     Args:
-        task_ids: the tasks asked about; results and faults of others are passed over.
+        task_ids: the tasks to summarize; results and faults of others are ignored.
     """
     wanted = set(task_ids)
     counted = [result for result in results if result.task_id in wanted]
@@ -76,7 +76,7 @@ def summarize(task_ids: Iterable[str], results: Iterable[Result], faults: Iterab
 
 
 def scores_by_task(results: Iterable[Result]) -> dict[str, list[float]]:
-    """The scores of each task's runs."""
+    """Return the scores of each task's runs."""
     scores: dict[str, list[float]] = {}
     for result in results:
         scores.setdefault(result.task_id, []).append(result.success)
@@ -84,19 +84,19 @@ def scores_by_task(results: Iterable[Result]) -> dict[str, list[float]]:
 
 
 def success_interval(scores: Sequence[Sequence[float]]) -> Interval | None:
-    """The 95% interval of the mean success over tasks like these, whose runs are like these; None for fewer than two.
+    """Return the 95% interval of the mean success over tasks and runs like these; None for fewer than two tasks.
 
-    Wilson's interval with as many trials as n tasks are worth: runs of one task are alike, so n tasks of m runs are
-    worth n of them where each task always succeeds or always fails, and n * m where the runs are independent. Which, is
-    read off the spread of the tasks' means against the greatest that their mean allows, p (1 - p). `_PRIOR_SPREAD`
-    is as if a little more spread had been seen, up to the greatest: where successes are few, the spread says little.
-    With the t distribution of n - 1 degrees of freedom in the normal's place.
+    It is Wilson's interval with an effective number of trials. Runs of one task are similar, so n tasks with m runs
+    count as n trials if each task always succeeds or always fails, and as n * m if the runs are independent. To find
+    out, we compare the spread of the tasks' means with the largest that their mean allows, p (1 - p). `_PRIOR_SPREAD`
+    adds a little spread, up to the largest, since with few successes the observed spread says little. The t
+    distribution with n - 1 degrees of freedom replaces the normal one.
 
-    In simulation the true mean lies within it in 94% of evaluations or more, of 5 to 128 tasks with 1 to 16 runs, for
-    rare successes too, where mean +/- t * cluster-robust standard error has it in as little as 12%.
+    In simulations of 5 to 128 tasks with 1 to 16 runs, it contains the true mean in at least 94% of evaluations, even
+    for rare successes, where mean +/- t * cluster-robust standard error does so in as little as 12%.
 
     Args:
-        scores: of each task's runs, in [0, 1]; tasks may differ in their number.
+        scores: the scores of each task's runs, in [0, 1]; tasks may have different numbers of runs.
 
     Source: Miller, "Adding Error Bars to Evals" (arXiv 2411.00640), for standard errors clustered by question; Franco,
         Little, Louis and Slud, J. Survey Stat. Methodol. 7 (2019), for Wilson's interval at an effective sample size.
@@ -113,7 +113,7 @@ def success_interval(scores: Sequence[Sequence[float]]) -> Interval | None:
 
 
 def pass_at_k(runs: int, solved: int, k: int) -> float:
-    """The unbiased estimate, from `solved` of `runs`, that one of `k` (at most `runs`) drawn ones solves the task.
+    """Return the unbiased estimate, from `solved` of `runs`, that one of `k` (at most `runs`) runs solves the task.
 
     Source: Chen et al., "Evaluating Large Language Models Trained on Code" (arXiv 2107.03374), equation 1.
     """
@@ -121,7 +121,7 @@ def pass_at_k(runs: int, solved: int, k: int) -> float:
 
 
 def passes(scores: Sequence[Sequence[float]]) -> tuple[PassAtK, ...]:
-    """pass@2, pass@4, pass@8 and so on, as long as half of the tasks have that many runs."""
+    """Return pass@2, pass@4, pass@8 and so on, as long as half of the tasks have that many runs."""
     counts = [(len(runs), sum(score >= SOLVED for score in runs)) for runs in scores]
     most = max((runs for runs, _ in counts), default=0)
     found = []

@@ -1,4 +1,4 @@
-"""An evaluation as tables: by domain and overall, within each turn budget. Pure."""
+"""This makes an evaluation's tables: by domain and overall, within each turn budget. Pure."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _NONE = "-"
 
 @dataclass(frozen=True)
 class TableRow:
-    """One line of the table."""
+    """This is one line of the table."""
 
     budget: int
     domain: str | None
-    """None for all of them; "" for tasks that no index or folder groups."""
+    """The domain; None for all tasks, "" for tasks without one."""
     summary: Summary
 
 
 def table_of(evaluated: Evaluated) -> tuple[TableRow, ...]:
-    """For each turn budget the domains, in the order of the tasks, and then all."""
+    """Return the rows of each turn budget: the domains, in the order of the tasks, and then all tasks."""
     budgets = sorted({int(budget) for budget in evaluated.settings["max_steps"]})
     rows = []
     for budget in budgets:
         results = [result for result in evaluated.results if result.budget == budget]
-        # A fault is of a trial, whose budget the smaller ones are read off.
+        # A trial's fault counts for all smaller budgets too, since they need its episode.
         scored = {(result.task_id, result.run) for result in results}
         faults = [one for one in evaluated.faults if one.max_steps >= budget and (one.task_id, one.run) not in scored]
         faults = list({(one.task_id, one.run): one for one in faults}.values())
@@ -43,12 +43,12 @@ def table_of(evaluated: Evaluated) -> tuple[TableRow, ...]:
 
 
 def to_markdown(evaluated: Evaluated) -> str:
-    """The tables, with what was left out of them said below."""
+    """Format the tables in Markdown, with notes below on what they leave out."""
     return _tables(evaluated, _markdown_table)
 
 
 def to_text(evaluated: Evaluated) -> str:
-    """The same for a terminal."""
+    """Format the tables for a terminal, with the same notes."""
     return _tables(evaluated, _text_table)
 
 
@@ -102,24 +102,24 @@ def _cells(row: TableRow, ks: Sequence[int]) -> list[str]:
 
 
 def _markdown_cell(text: str) -> str:
-    """On one line, in its cell, and no mark-up of HTML's."""
+    """Put a text on one line, without characters that would end its cell or be HTML."""
     return " ".join(text.replace("|", "/").replace("<", "&lt;").split())
 
 
 def percent(share: float | None) -> str:
-    """A share in [0, 1], to a tenth of a percent."""
+    """Format a share in [0, 1], to a tenth of a percent."""
     return _NONE if share is None else f"{100 * share:.1f}%"
 
 
 def _notes(summary: Summary) -> list[str]:
     notes = []
     if summary.unscored:
-        notes.append(f"{summary.unscored} tasks have no result and are in no figure.")
+        notes.append(f"{summary.unscored} tasks have no result, so no figure includes them.")
     if summary.faults:
-        notes.append(f"Infrastructure failed {summary.faults} runs: they are not scored.")
+        notes.append(f"{summary.faults} runs were lost to infrastructure failures, and are not scored.")
     if summary.fewest_runs < summary.most_runs:
         runs = f"{summary.fewest_runs} to {summary.most_runs} runs"
-        notes.append(f"Tasks have {runs}: a task's figure is over its own, and each task counts the same.")
+        notes.append(f"Tasks have {runs}: we average a task's own runs first, so that each task counts the same.")
     notes += [
         f"pass@{one.k} is over the {one.tasks} tasks with {one.k} runs."
         for one in summary.pass_at_k
@@ -129,16 +129,16 @@ def _notes(summary: Summary) -> list[str]:
 
 
 def _unfair(evaluated: Evaluated, budget: int) -> list[str]:
-    """What to say of a budget that longer episodes do not cover and that is not played apart yet."""
+    """Return a note for a budget that longer episodes do not cover and whose own episodes are missing."""
     scored = {(result.task_id, result.run) for result in evaluated.results if result.budget == budget}
     longer = {(result.task_id, result.run) for result in evaluated.results if result.budget > budget} - scored
     if not longer:
         return []
-    return [f"{len(longer)} longer runs are not scored here yet: until they are, those that ended early count alone."]
+    return [f"{len(longer)} longer runs are not scored here yet; until then only runs that ended early count."]
 
 
 def to_csv(evaluated: Evaluated) -> str:
-    """The tables as one, a line a budget and domain; shares in [0, 1], an empty field where there is no figure."""
+    """Format one table as CSV, a line for each budget and domain; shares in [0, 1], empty fields without a figure."""
     rows = table_of(evaluated)
     ks = sorted({one.k for row in rows for one in row.summary.pass_at_k})
     plain = [field.name for field in dataclasses.fields(Summary) if field.name not in ("interval", "pass_at_k")]
@@ -155,12 +155,12 @@ def to_csv(evaluated: Evaluated) -> str:
 
 
 def _plain_cell(text: str) -> str:
-    """Text that no spreadsheet takes for a formula."""
+    """Change a text so that no spreadsheet takes it for a formula."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
 def to_json(evaluated: Evaluated) -> dict[str, Any]:
-    """All of it: the settings, the tables, and each task's runs. A `domain` of null is all of them."""
+    """Return all of it: the settings, the tables, and each task's runs. The `domain` null means all domains."""
     return {
         "settings": dict(evaluated.settings),
         "table": [

@@ -1,4 +1,4 @@
-"""What is known of tasks' success rates, from each one's runs and from how those of the others lie. Pure."""
+"""This estimates tasks' success rates, from each task's runs and from the other tasks' rates. Pure."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from arpo_verl.evaluation.keep_rule import KeepRule
 
 _SIDES = tuple(0.03125 * 2.0**power for power in range(8))
 _GRID = tuple((a, b) for a in _SIDES for b in _SIDES)
-"""Of a beta distribution: from nearly all tasks never or always solved, 1/32, to all of them alike, 4."""
+"""Beta distributions: from 1/32, where nearly all tasks are never or always solved, to 4, where all are alike."""
 
 Counts = tuple[int, int]
-"""Runs that solved the task, and runs."""
+"""Number of runs that solved the task, and of all runs."""
 
 
 class TaskRates:
-    """Tasks' rates are draws from one beta distribution, of which all that is known is what the runs say: any on a grid
-    is as likely before them. Counted run by run; in any order it comes to the same.
+    """We model tasks' rates as draws from one beta distribution; before any run, all distributions of a grid are
+    equally likely. Runs are added one by one; their order does not matter.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class TaskRates:
         self._weights: list[float] | None = None
 
     def tell(self, task_id: str, solved: bool) -> None:
-        """One more run of a task."""
+        """Add one run of a task."""
         before = self.counts(task_id)
         after = self._counts[task_id] = before[0] + solved, before[1] + 1
         change = zip(_log_likelihood(*after), _log_likelihood(*before), strict=True)
@@ -37,7 +37,7 @@ class TaskRates:
         return self._counts.get(task_id, (0, 0))
 
     def chance_kept(self, task_id: str, rule: KeepRule) -> float:
-        """The probability that all runs will have the task kept, given those up to now: 0 or 1 where that is settled.
+        """Return the probability that all runs will keep the task, given those so far: 0 or 1 if that is settled.
 
         Source: predictive probability, as in Lee and Liu, Clinical Trials 5 (2008).
         """
@@ -46,7 +46,7 @@ class TaskRates:
         return self._mean(_chances_kept(solved, played, rule)) if verdict is None else float(verdict)
 
     def mean_power(self, task_id: str, power: int, *, failing: bool = False) -> float:
-        """The expected probability that `power` runs all solve the task, or that all fail."""
+        """Return the expected probability that `power` runs all solve the task, or that all fail."""
         return self._mean(_mean_powers(*self.counts(task_id), power, failing))
 
     def _mean(self, values: tuple[float, ...]) -> float:
@@ -62,19 +62,19 @@ def _log_beta(a: float, b: float) -> float:
 
 
 def _log_choices(n: int, k: int) -> float:
-    """Of k of n; as a number itself it grows beyond all floats."""
+    """Return the logarithm of the number of choices of k from n, which is itself too large for floats."""
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
 @cache
 def _log_likelihood(solved: int, played: int) -> tuple[float, ...]:
-    """Of a task's runs, for each distribution of the grid; but for what is the same for all."""
+    """Return the log-likelihood of a task's runs for each distribution of the grid, without common terms."""
     return tuple(_log_beta(a + solved, b + played - solved) - _log_beta(a, b) for a, b in _GRID)
 
 
 @cache
 def _chances_kept(solved: int, played: int, rule: KeepRule) -> tuple[float, ...]:
-    """The beta-binomial's probability that the runs that are left bring the successes from `low` to `high`."""
+    """Return the beta-binomial probability that the remaining runs bring the successes into `low` to `high`."""
     left = rule.runs - played
     wanted = range(max(0, rule.low - solved), min(left, rule.high - solved) + 1)
     chances = []

@@ -1,4 +1,4 @@
-"""The tasks that a filter keeps, as a folder in OSWorld's layout, and why each is in it or not."""
+"""This writes the tasks that a filter keeps to a folder in OSWorld's layout, and why each is in it or not."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ LIST_FOLDER, FILTER_FILE = "training_tasks", "filter.json"
 
 @dataclass(frozen=True)
 class Filtered:
-    """What a filter came to."""
+    """This is the result of a filter."""
 
     rule: KeepRule
     error: float
     group_size: int
     tasks: Sequence[FilteredTask]
-    """In the order of the task files."""
+    """All tasks, in the order of the task files."""
     episodes: int
-    """That the policy played."""
+    """Episodes that the policy played."""
     of_list: Outlook | None
-    """None where no task is kept."""
+    """Outlook for the kept tasks; None without one."""
     of_all: Outlook | None
-    """Of all tasks that were played."""
+    """Outlook for all played tasks."""
 
     @property
     def kept(self) -> list[FilteredTask]:
@@ -53,14 +53,14 @@ class Filtered:
             lines.append(f"  {count:4} {fate.value}{shown}")
         doubt = sum(task.doubt for task in self.played)
         lines.append(
-            f"{self.rule.runs} runs of each would be expected to decide {doubt:.1f} of these tasks otherwise"
+            f"{self.rule.runs} runs of each would probably decide {doubt:.1f} of these tasks otherwise"
             if doubt
-            else f"{self.rule.runs} runs of each would come to the same list: every fate is certain"
+            else f"{self.rule.runs} runs of each would give the same list: every fate is certain"
         )
-        for name, seen in (("the list", self.of_list), ("all that was played", self.of_all)):
+        for name, seen in (("the list", self.of_list), ("all played tasks", self.of_all)):
             if seen is not None:
                 lines.append(
-                    f"groups of {self.group_size} on {name}, as training begins: {seen.informative:.0%} informative, "
+                    f"groups of {self.group_size} on {name}, when training begins: {seen.informative:.0%} informative, "
                     f"{seen.with_replay:.0%} with replay once each task has a success stored; {seen.all_failed:.0%} "
                     f"all failed, {seen.all_solved:.0%} all solved"
                 )
@@ -71,16 +71,16 @@ _NAMED = (Fate.DOING_NOTHING, Fate.NO_VERDICT, Fate.UNSETTLED)
 
 
 def write_training_list(folder: Path, filtered: Filtered, tasks: Sequence[Task]) -> Path:
-    """Write the tasks that are kept, and `filter.json` with what was found, each whole or not at all.
+    """Write the kept tasks, and `filter.json` with the results, each whole or not at all.
 
-    `training_tasks` is what `data.train_files` takes, and OSWorld's runners: `test_all.json` beside
+    `data.train_files` and OSWorld's runners accept the folder `training_tasks`: `test_all.json` beside
     `examples/<domain>/<id>.json`. `list.txt` there has the ids with their counts.
 
     Returns:
         The folder of the list.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: a file cannot be written.
     """
     kept = {task.task_id: task for task in filtered.kept}
     with replacing_directory(folder / LIST_FOLDER) as scratch:

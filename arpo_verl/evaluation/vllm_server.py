@@ -1,4 +1,4 @@
-"""A checkpoint on GPUs: `vllm serve` as a child of ours, spoken to as any endpoint. Not yet run on a GPU by us."""
+"""This serves a checkpoint on GPUs with `vllm serve` as a child, like any endpoint. We have not run it on GPUs yet."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 MODEL_NAME = "policy"
 START_TIMEOUT_S = 1800.0
-"""Weights of a large model from a slow disk, and the compilation."""
+"""The time-out of a start, for a large model's weights on a slow disk, and for the compilation."""
 _END_TIMEOUT_S = 30.0
 _POLL_S = 0.5
 _LAST_WORDS = 1500
@@ -45,10 +45,10 @@ def vllm_policy(
     pixels: Mapping[str, int],
     options: Sequence[str],
 ) -> Iterator[EndpointPolicy]:
-    """The model of a folder as a policy, on a server that ends with the block. Arguments and errors as of `serving`.
+    """Serve a folder's model as a policy until the end of the block. Arguments and errors are those of `serving`.
 
     Args:
-        facts: what says which model it is.
+        facts: what identifies the model.
     """
     from arpo_verl.plugin.settings import load_processor  # it imports veRL
 
@@ -69,24 +69,24 @@ def serving(
     pixels: Mapping[str, int] | None = None,
     options: Sequence[str] = (),
 ) -> Iterator[str]:
-    """The server's URL; it ends with the block, or with this process however that ends.
+    """Start a server and yield its URL; it ends with the block, or with this process in any case.
 
     Args:
-        folder: the model's.
-        log: file for what it says.
-        images: screenshots of an episode, at most.
-        context: tokens of a sequence; None: what vLLM takes from the model.
+        folder: the model's folder.
+        log: file for its output.
+        images: most screenshots of an episode.
+        context: most tokens of a sequence; None takes vLLM's number for the model.
         pixels: `min_pixels` and `max_pixels` for its image processor, as in training.
-        options: further ones of `vllm serve`, such as `--tensor-parallel-size 4`.
+        options: further options of `vllm serve`, such as `--tensor-parallel-size 4`.
 
     Raises:
         MissingDependencyError: there is no program `vllm`.
         ConfigError: it ended while it started.
-        EndpointError: it does not get ready.
+        EndpointError: it did not get ready in time.
     """
     if shutil.which("vllm") is None:
         vllm = pip_install(f"verl[vllm]=={SUPPORTED_VERL[-1]}")
-        raise MissingDependencyError(f"a model on GPUs is served by vLLM; {vllm}, or give --endpoint")
+        raise MissingDependencyError(f"a model on GPUs needs vLLM; {vllm}, or use --endpoint")
     held = _held_port()
     port = held.getsockname()[1]
     command = ["vllm", "serve", str(folder), "--host", "127.0.0.1", "--port", str(port)]
@@ -101,7 +101,7 @@ def serving(
             stdout=file,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # a Ctrl-C is for us, who then end it
+            start_new_session=True,  # a Ctrl-C reaches only us, and then we end it
             preexec_fn=end_with_parent,
         )
     try:
@@ -116,21 +116,21 @@ def serving(
 def _await_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
     logger.info("vLLM starts; its log is %s", log)
     direct = requests.Session()
-    direct.trust_env = False  # no proxy knows this machine's loopback
+    direct.trust_env = False  # proxies cannot reach this machine's loopback
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
             words = log.read_bytes()[-_LAST_WORDS:].decode("utf-8", "replace")
-            raise ConfigError(f"`vllm serve` must start, it ended with {process.returncode}: {words}; all is in {log}")
+            raise ConfigError(f"`vllm serve` ended with status {process.returncode}: {words}; its log is {log}")
         with contextlib.suppress(requests.RequestException):
             if direct.get(f"{url}/health", timeout=_POLL_S).status_code == 200:
                 return
         time.sleep(_POLL_S)
-    raise EndpointError(f"`vllm serve` must be ready within {START_TIMEOUT_S:g} s; its log is {log}")
+    raise EndpointError(f"`vllm serve` was not ready within {START_TIMEOUT_S:g} s; its log is {log}")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """It has processes of its own: they are of its session."""
+    """End the server and its own processes, which are in its session."""
     process.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_END_TIMEOUT_S)
@@ -140,10 +140,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _held_port() -> socket.socket:
-    """A socket on a free port: as long as it is open the kernel gives the port to nobody who asks for any.
+    """Return a socket on a free port: while it is open, the kernel gives this port to nobody who asks for any port.
 
-    A server that names the port may listen there if it sets SO_REUSEADDR, as vLLM's does: it binds its port only once
-    its imports are over.
+    A server that names the port can listen there if it sets SO_REUSEADDR, as vLLM's does; it binds its port only after
+    its imports.
     """
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

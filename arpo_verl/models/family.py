@@ -1,4 +1,4 @@
-"""What a family of models is: the words that its models were trained with, and how they write their actions."""
+"""A family of models has the prompts that its models were trained with, and the grammar of their actions."""
 
 from __future__ import annotations
 
@@ -19,64 +19,64 @@ from arpo_verl.untrusted import parse_json, printable, read_regular
 
 FULL, WINDOW, SEGMENTS = CONTEXTS = ("full", "window", "segments")
 SHIPPED = ("ui_tars_15", "ui_tars_10", "ui_tars_2", "qwen25_vl", "qwen3_vl", "qwen35", "gui_owl", "opencua", "small")
-"""Each is made by the module of this package that has its name."""
+"""The shipped families; the module of this package with the same name makes each."""
 
 Messages = list[dict[str, Any]]
 
 
 class ImageLimits(NamedTuple):
-    """How a family's image processor resizes a screenshot, where nobody says otherwise."""
+    """By default a family's image processor resizes a screenshot within these limits."""
 
     factor: int
-    """Side of the square of pixels that becomes one visual token."""
+    """Side, in pixels, of the square that becomes one visual token."""
     min_pixels: int
     max_pixels: int
 
 
 OF_QWEN25 = ImageLimits(28, 4 * 28 * 28, 16384 * 28 * 28)
-"""Of Qwen2-VL, Qwen2.5-VL and the models that were made from them."""
+"""The limits of Qwen2-VL, Qwen2.5-VL and models based on them."""
 
 
 @dataclass(frozen=True)
 class ModelFamily:
-    """The models that are asked and answer alike. A family of your own is such an object, in a module of yours."""
+    """Models of a family get the same prompts and answer in the same form. Your own family is such an object too."""
 
     opening: Callable[[str, str, Sequence[str]], Messages]
     """(instruction, language, earlier) -> the conversation up to and with the first screenshot. `earlier` are the
-    replies to screenshots before that one. The instruction is taken as it is, never as a template. May raise
+    replies to screenshots before that one. The instruction is used as it is, never as a template. May raise
     `MissingDependencyError`."""
     parse: Callable[[str, Size, Size], Reply]
     """(text, size of the resized image, size of the screen) -> the reply, with points on the screen. Raises
     `ActionParseError` for a text that is not in the family's grammar."""
     format: Callable[[Reply, Size, Size], str]
-    """The inverse of `parse`. Raises `ActionParseError` for an action that the grammar has not."""
+    """The inverse of `parse`. Raises `ActionParseError` for an action that the grammar lacks."""
     grammar: str
-    """The name of that grammar. A store of successes is bound to it."""
+    """The name of that grammar, to which a store of successes is bound."""
     coordinates: Literal["pixels", "thousandths"]
-    """Of the resized image, or of its sides."""
+    """Pixels of the resized image, or thousandths of its sides."""
     model_types: tuple[str, ...]
-    """The `model_type`s, in a model's config.json, that the family fits. Empty: any."""
+    """The `model_type`s of models' config.json that the family fits. Empty: any."""
     image: ImageLimits
     lists_earlier: bool = False
-    """Whether replies whose screenshots are no longer shown are a list in the user's words; else turns of the model."""
+    """Whether replies without their screenshots become a list in the user's message; otherwise turns of the model."""
     asks_language: bool = False
-    """Whether the words ask for a language of the thoughts."""
+    """Whether the prompt asks for a language of the thoughts."""
     context: str = FULL
-    """What of its history a model sees where `gui_agent.context` does not say."""
+    """How much of its history a model sees, if `gui_agent.context` does not say."""
     window: int = 5
-    """Screenshots that the official runner shows, the newest included."""
+    """Number of screenshots that the official runner shows, with the newest."""
     conversation: Callable[[str, str, Sequence[str], int], Messages] | None = None
-    """(instruction, language, replies, first) -> all messages up to the newest screenshot, of which number `first` is
-    the first that is shown. For a model that sees its replies in another form than it wrote them; for evaluation alone,
-    since tokens of a row in training are only ever appended. None: an opening, then replies and screenshots in turn."""
+    """(instruction, language, replies, first) -> all messages up to the newest screenshot; `first` is the number of the
+    first one shown. For a model that sees its replies in another form than it wrote them. This works only for
+    evaluation, since training only appends tokens to a row. None: an opening, then replies and screenshots in turn."""
     evaluated_only: str = ""
-    """Why its models are evaluated over a server alone, and cannot be trained here; "" where they can."""
+    """Why its models can be evaluated over a server, but not trained here; "" if they can be trained."""
 
     def messages(self, instruction: str, language: str, replies: Sequence[str], first: int) -> Messages:
-        """What a server is sent for the reply to the newest screenshot, see `conversation`.
+        """Return the messages for a server that ask for the reply to the newest screenshot, see `conversation`.
 
         Raises:
-            MissingDependencyError: the words are not installed.
+            MissingDependencyError: the prompts are not installed.
         """
         if self.conversation is not None:
             return self.conversation(instruction, language, replies, first)
@@ -86,10 +86,10 @@ class ModelFamily:
         return messages
 
     def read(self, text: str, image: Size, screen: Size) -> Reply:
-        """A reply of the model, whose actions a desktop can do, whatever `parse` lets through.
+        """Parse a reply of the model, and check that a desktop can do its actions.
 
         Raises:
-            ActionError: it is none; says why.
+            ActionError: the reply is not valid; the message says why.
         """
         reply = self.parse(text, image, screen)
         for action in reply.actions:
@@ -99,13 +99,13 @@ class ModelFamily:
 
 @cache
 def load_family(name: str) -> ModelFamily:
-    """The family of this name.
+    """Return the family of this name.
 
     Args:
-        name: one of `SHIPPED`, or `package.module:NAME`, which is imported: it is code that you trust.
+        name: one of `SHIPPED`, or `package.module:NAME`, which we import: you must trust that code.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such family.
     """
     module, colon, attribute = name.partition(":")
     if not colon:
@@ -119,8 +119,8 @@ def load_family(name: str) -> ModelFamily:
         family = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
-            f"gui_agent.model_family must name an importable package.module:NAME, got {name!r}: {error}; install it "
-            "for every Python that trains or plays"
+            f"gui_agent.model_family={name} cannot be imported: {error}; install that package for every Python that "
+            "trains or plays"
         ) from error
     if not isinstance(family, ModelFamily):
         raise ConfigError(f"gui_agent.model_family must name a ModelFamily, got {name!r}, of {type(family).__name__}")
@@ -128,20 +128,20 @@ def load_family(name: str) -> ModelFamily:
 
 
 def check_trainable(name: str) -> None:
-    """Refuse a family whose models are evaluated over a server alone.
+    """Refuse a family whose models can only be evaluated over a server.
 
     Args:
-        name: of the family.
+        name: the family's name.
 
     Raises:
-        ConfigError: it is one; says why.
+        ConfigError: it is such a family; the message says why.
     """
     if why := load_family(name).evaluated_only:
-        raise ConfigError(f"gui_agent.model_family={name} is for `arpo-verl evaluate` over a server alone: {why}")
+        raise ConfigError(f"gui_agent.model_family={name} works only with `arpo-verl evaluate` and a server: {why}")
 
 
 def read_model_type(folder: Path) -> str | None:
-    """The `model_type` in a model's config.json; None where there is none."""
+    """Read the `model_type` from a model's config.json; None if there is none."""
     try:
         config = parse_json(read_regular(folder / "config.json"))
     except (OSError, ValueError):
@@ -151,15 +151,15 @@ def read_model_type(folder: Path) -> str | None:
 
 
 def check_model_type(name: str, model_type: str | None, model: str) -> None:
-    """Refuse a family that the model is not of: it would answer, and click elsewhere.
+    """Refuse a family that does not fit the model, which would answer, but click in wrong places.
 
     Args:
-        name: of the family.
-        model_type: see `read_model_type`; with None nothing is checked.
-        model: where the model is, for the message.
+        name: the family's name.
+        model_type: see `read_model_type`; None skips the check.
+        model: the model's path, for the message.
 
     Raises:
-        ConfigError: the family fits other models; names those that fit this one.
+        ConfigError: the family fits other models; the message names families that fit this one.
     """
     fitting = load_family(name).model_types
     if not fitting or model_type is None or model_type in fitting:
@@ -168,9 +168,9 @@ def check_model_type(name: str, model_type: str | None, model: str) -> None:
     remedy = (
         f"set it to {' or '.join(others)}"
         if others
-        else "no shipped family fits it; name one of yours by package.module:NAME"
+        else "no shipped family fits it; name your own as package.module:NAME"
     )
     raise ConfigError(
-        f"gui_agent.model_family must fit the model {model}, whose model_type is {printable(model_type)[:80]}, got "
-        f"{name}, for {' or '.join(fitting)}; {remedy}"
+        f"gui_agent.model_family={name} is for models of type {' or '.join(fitting)}, but {model} has the model_type "
+        f"{printable(model_type)[:80]}; {remedy}"
     )

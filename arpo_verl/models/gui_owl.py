@@ -1,7 +1,7 @@
-"""GUI-Owl 1.0 (Qwen2.5-VL). OSWorld's runner is `mm_agents/owl_agent.py`.
+"""This is the family of GUI-Owl 1.0 (Qwen2.5-VL). OSWorld's runner is `mm_agents/owl_agent.py`.
 
-The runner shows one screenshot, and what the replies before it concluded as a list. Its words name a screen of
-1932x1092 pixels, which is what a screenshot of 1920x1080 is resized to.
+The runner shows one screenshot, and a list of the earlier replies' conclusions. Its prompt names a screen of 1932x1092
+pixels, the size of a resized screenshot of 1920x1080.
 """
 
 from __future__ import annotations

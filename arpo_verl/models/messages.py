@@ -1,7 +1,7 @@
-"""The shapes of a conversation: used alike by the agent loop, the dataset and imitation.
+"""This defines the messages of a conversation, for the agent loop, the dataset and imitation.
 
-A conversation is a family's `opening`, which ends with the first screenshot, and then in turn the model's reply and a
-`screenshot_message()`. Roles, parts and their order are those of OSWorld's agents.
+A conversation is a family's `opening`, which ends with the first screenshot, and then, in turn, a reply of the model
+and a `screenshot_message()`. Roles, parts and their order are those of OSWorld's agents.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 
 
 class Words(NamedTuple):
-    """What a model reads before it acts."""
+    """A model reads these texts before it acts."""
 
     system: str
-    """"" where there is no such message."""
+    """The system message; "" for none."""
     user: str
-    """The task and how to reply to it."""
+    """The task, and how to reply to it."""
 
 
 def in_turns(words: Callable[[str, str], Words]) -> Callable[[str, str, Sequence[str]], list[dict[str, Any]]]:
-    """An opening with the first screenshot in a message of its own. Earlier replies, whose screenshots are not shown,
-    are turns of the model before it.
+    """Return an opening with the first screenshot in its own message. Earlier replies, without their screenshots, are
+    turns of the model before it.
 
     Args:
-        words: (instruction, language) -> what the model reads first.
+        words: (instruction, language) -> the texts that the model reads first.
     """
 
     def opening(instruction: str, language: str, earlier: Sequence[str]) -> list[dict[str, Any]]:
@@ -37,31 +37,31 @@ def in_turns(words: Callable[[str, str], Words]) -> Callable[[str, str, Sequence
 
 
 def image_first(words: Words) -> list[dict[str, Any]]:
-    """The first screenshot in one message with the task behind it."""
+    """Put the first screenshot into one message with the task after it."""
     return [message("system", text_part(words.system)), message("user", image_part(), text_part(words.user))]
 
 
 def screenshot_message() -> dict[str, Any]:
-    """One screenshot in the conversation; the image itself travels beside the messages, in their order."""
+    """Return the message of one screenshot; the images themselves are sent beside the messages, in the same order."""
     return message("user", image_part())
 
 
 def reply_message(text: str) -> dict[str, Any]:
-    """One reply of the model, as written."""
+    """Return the message of one reply of the model, unchanged."""
     return message("assistant", text_part(text))
 
 
 def message(role: str, *content: dict[str, str]) -> dict[str, Any]:
-    """A message of these parts."""
-    # In parts, whatever they are: every message of a conversation has one shape.
+    """Return a message with these parts."""
+    # Always in parts, so that every message of a conversation has the same form.
     return {"role": role, "content": list(content)}
 
 
 def text_part(text: str) -> dict[str, str]:
-    """Words, as they are."""
+    """Return a part with a text."""
     return {"type": "text", "text": text}
 
 
 def image_part() -> dict[str, str]:
-    """The place of a screenshot."""
+    """Return a part that stands for a screenshot."""
     return {"type": "image"}

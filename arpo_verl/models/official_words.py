@@ -1,12 +1,12 @@
-"""The words that models were trained with, as OSWorld's own agents carry them.
+"""This reads the prompts that models were trained with from the source of OSWorld's own agents.
 
-They are read from the source of `mm_agents`, which the package `desktop-env` ships (OSWorld, Apache-2.0), whenever a
-prompt is built: a word that differs is a word that the model never saw. The modules are not imported. They import
-clients of model services that no training needs, and two of them a module that the package lacks; so the assignments
-that make up a prompt are taken from the parsed source, and nothing else of it runs.
+That source is `mm_agents`, in the package `desktop-env` (OSWorld, Apache-2.0). We read it whenever we build a prompt,
+since the model never saw any other words. We do not import the modules: they import clients of model services that
+training does not need, and two of them a module that the package lacks. So we take only the assignments that make up a
+prompt from the parsed source, and run nothing else.
 
-Read are module-level constants, or the local variables of a function; `tests/models/test_official_words.py` compares
-what comes out with the messages that the agents themselves send.
+We read module-level constants, or the local variables of a function. `tests/models/test_official_words.py` compares the
+results with the messages that the agents themselves send.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ PACKAGE = "mm_agents"
 
 @functools.cache
 def constants(file: str, names: tuple[str, ...]) -> Mapping[str, Any]:
-    """Module-level constants of one of the package's files, by name, in the order of `names`.
+    """Return module-level constants of one of the package's files, by name, in the order of `names`.
 
     Raises:
-        MissingDependencyError: the file or a name is not there.
+        MissingDependencyError: the file or a name is missing.
     """
     found = assigned(file, None, names, {})
     if len(found) < len(names):
@@ -39,14 +39,14 @@ def constants(file: str, names: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 def assigned(file: str, function: str | None, names: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What a function's assignments to these variables come to, made in order, without any built-in function.
+    """Return the values of a function's assignments to these variables, run in order, without built-in functions.
 
     Args:
-        function: its name; None: the module itself.
-        given: the other variables that they need.
+        function: its name; None means the module itself.
+        given: other variables that the assignments need.
 
     Raises:
-        MissingDependencyError: the file is not there, or it needs more.
+        MissingDependencyError: the file is missing, or needs other variables.
     """
     variables = dict(given)
     with understood(file):
@@ -68,7 +68,7 @@ def _assignments(file: str, function: str | None, names: tuple[str, ...]) -> Any
 
 def _source(file: str) -> ast.Module:
     try:
-        spec = importlib.util.find_spec(PACKAGE)  # of a top-level package: nothing is imported
+        spec = importlib.util.find_spec(PACKAGE)  # for a top-level package this imports nothing
     except ValueError:
         spec = None
     folders = (spec.submodule_search_locations if spec is not None else None) or []
@@ -81,10 +81,10 @@ def _source(file: str) -> ast.Module:
 
 @contextlib.contextmanager
 def understood(file: str) -> Iterator[None]:
-    """Around what is made of the words: another version of the package may build its prompt of other parts.
+    """Guard the use of the prompts' parts: another version of the package may build its prompt from other parts.
 
     Raises:
-        MissingDependencyError: it does.
+        MissingDependencyError: the parts are not as expected.
     """
     try:
         yield
@@ -95,6 +95,6 @@ def understood(file: str) -> Iterator[None]:
 def _advice(problem: str) -> str:
     client = pip_install(f"desktop-env=={TESTED['desktop-env']}", options=["--no-deps"])
     return (
-        f"gui_agent.model_family takes a model's own words from OSWorld's agents, but {problem}: arpo-verl "
+        f"gui_agent.model_family takes a model's prompt from OSWorld's agents, but {problem}; run arpo-verl "
         f"install-osworld, or {client}, for every Python that runs rollouts"
     )

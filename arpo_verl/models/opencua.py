@@ -1,9 +1,9 @@
-"""OpenCUA (Qwen2.5-VL with positions and a tokenizer of its own), for evaluation alone. OSWorld's runner is
+"""OpenCUA (Qwen2.5-VL with its own positions and tokenizer) is only for evaluation. OSWorld's runner is
 `mm_agents/opencua/opencua_agent.py`.
 
-Of the runner's prompts this is its default: thought and action (`l2`), the actions of earlier turns, three screenshots,
-and coordinates of the type `qwen25`. The task stands behind the newest screenshot, and earlier replies are shown as the
-action that they say.
+It uses the runner's default prompt: thought and action (`l2`), the actions of earlier turns, three screenshots, and
+coordinates of the type `qwen25`. The task comes after the newest screenshot, and earlier replies appear only as their
+action's description.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def conversation(instruction: str, language: str, replies: Sequence[str], first:
     """See `ModelFamily.conversation`.
 
     Raises:
-        MissingDependencyError: the words are not installed.
+        MissingDependencyError: the prompts are not installed.
     """
     found = constants(_FILE, (*_PROMPTS, *_PARTS.values()))
     with understood(_FILE):

@@ -1,4 +1,4 @@
-"""What the families of Qwen-VL share: the `computer_use` tool, and a list of what was done in the user's words."""
+"""The families of Qwen-VL share this: the `computer_use` tool, and a list of earlier actions in the user's message."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _LONGEST_LINE = 500
 
 
 def words(file: str, instruction: str, previous_actions: str = "None") -> Words:
-    """The tool and its call, and the task.
+    """Return the texts with the tool, its call and the task.
 
     Args:
-        file: the official agent's.
-        instruction: the task's own words.
-        previous_actions: those whose screenshots are no longer shown, a line each; the agent writes None for none.
+        file: the official agent's file.
+        instruction: the task's instruction.
+        previous_actions: actions without their screenshots, a line each; the agent writes None for none.
 
     Raises:
-        MissingDependencyError: the words are not installed.
+        MissingDependencyError: the prompts are not installed.
     """
     given = {
         "json": json,
         "self": SimpleNamespace(coordinate_type="relative"),  # Qwen3-VL's thousandths, its agent's default
         "instruction": instruction,
         "previous_actions_str": previous_actions,
-        # Named where coordinates are absolute.
+        # The prompt names these only if coordinates are absolute.
         "processed_width": None,
         "processed_height": None,
     }
@@ -51,14 +51,14 @@ def words(file: str, instruction: str, previous_actions: str = "None") -> Words:
 
 
 def said_action(text: str, heads: tuple[str, ...], whole_line: bool) -> str:
-    """What a reply says that it does, in a line, as the official runner lists it.
+    """Return a line on what a reply does, as the official runner lists it.
 
-    It takes the reply's first line that begins so, else names what it does (the runner by pyautogui's function, we by
-    the tool's action).
+    It takes the reply's first line that begins with one of `heads`. Without one, it names the action (the runner by
+    pyautogui's function, we by the tool's action).
 
     Args:
-        heads: what such a line begins with, in small letters.
-        whole_line: whether the line is listed whole; else what stands behind the last `Action:`.
+        heads: the starts of such a line, in small letters.
+        whole_line: whether to list the whole line, or only the part after the last `Action:`.
     """
     line = next((line for line in map(str.strip, text.split("\n")) if line.lower().startswith(heads)), None)
     if line is None:
@@ -66,18 +66,18 @@ def said_action(text: str, heads: tuple[str, ...], whole_line: bool) -> str:
         line = f"Performing {called[1]} action" if called else ""
     elif not whole_line:
         line = line.split("Action:")[-1].strip()
-    # It becomes part of the user's words: what a reply spells out there must not become a turn or an image.
+    # The line becomes part of the user's message, so its text must not become a turn or an image.
     return line[:_LONGEST_LINE].replace("<|", "< |")
 
 
 def qwen_family(
     file: str, tool: computer_use.Tool, image: ImageLimits, heads: tuple[str, ...], model_types: tuple[str, ...]
 ) -> ModelFamily:
-    """A family of Qwen-VL's.
+    """Make a family of Qwen-VL's.
 
     Args:
-        file: the official agent's.
-        heads: see `said_action`; of several the whole line is listed.
+        file: the official agent's file.
+        heads: see `said_action`; with several, it lists the whole line.
     """
 
     def opening(instruction: str, language: str, earlier: Sequence[str]) -> Messages:

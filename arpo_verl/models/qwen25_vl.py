@@ -1,4 +1,4 @@
-"""Qwen2.5-VL: its `computer_use` tool, in pixels of the resized screenshot. The runner is `qwen25vl_agent.py`."""
+"""Qwen2.5-VL uses its `computer_use` tool, in pixels of the resized screenshot. The runner is `qwen25vl_agent.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Qwen3.5, asked and read as Qwen3-VL is. OSWorld has no agent of it, so nobody has verified that it answers so."""
+"""We treat Qwen3.5 like Qwen3-VL. OSWorld has no agent for it, so nobody has verified that it answers in this form."""
 
 from __future__ import annotations
 

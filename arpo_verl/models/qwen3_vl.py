@@ -1,4 +1,4 @@
-"""Qwen3-VL: its `computer_use` tool, in thousandths of the screenshot's sides. The runner is `qwen3vl_agent.py`."""
+"""Qwen3-VL uses its `computer_use` tool, in thousandths of the screenshot's sides. The runner is `qwen3vl_agent.py`."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The small policies that come with the package: UI-TARS's grammar, and one sentence of 20 tokens, since a small policy
-that learned its actions by imitation pays for each token of the prompt."""
+"""The shipped small policies use UI-TARS's grammar and one sentence of 20 tokens: they learned their actions by
+imitation, and each token of the prompt costs them time."""
 
 from __future__ import annotations
 
 from arpo_verl.models.messages import Words
 from arpo_verl.models.ui_tars import ui_tars_family
 
-# Known to the small policies' tokenizers.
+# The small policies' tokenizers know this sentence.
 _SYSTEM = "You are a GUI agent. You are given a task and screenshots. Reply with the next action."
 
 

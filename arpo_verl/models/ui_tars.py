@@ -1,4 +1,4 @@
-"""What the families of UI-TARS share: one grammar, and earlier replies as turns of the model."""
+"""The families of UI-TARS share this: one grammar, and earlier replies as turns of the model."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def ui_tars_family(
     thousandths: bool = False,
     asks_language: bool = True,
 ) -> ModelFamily:
-    """A family with the grammar of UI-TARS.
+    """Make a family with the grammar of UI-TARS.
 
     Args:
-        words: (instruction, language) -> what the model reads first.
-        thousandths: whether coordinates are thousandths of the image's sides; else they are its pixels.
+        words: (instruction, language) -> the texts that the model reads first.
+        thousandths: whether coordinates are thousandths of the image's sides, or its pixels.
     """
     axes = Size(1000, 1000) if thousandths else None
     return ModelFamily(

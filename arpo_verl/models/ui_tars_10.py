@@ -1,4 +1,4 @@
-"""UI-TARS 1.0 (Qwen2-VL), which gives coordinates in thousandths. OSWorld's runner is `mm_agents/uitars_agent.py`."""
+"""UI-TARS 1.0 (Qwen2-VL) writes coordinates in thousandths. OSWorld's runner is `mm_agents/uitars_agent.py`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _NAMES = ("UITARS_CALL_USR_ACTION_SPACE", "UITARS_USR_PROMPT_THOUGHT")
 
 
 def words(instruction: str, language: str) -> Words:
-    """The prompt of the runner's default mode, `qwen2vl_user`.
+    """Return the prompt of the runner's default mode, `qwen2vl_user`.
 
     Raises:
-        MissingDependencyError: the words are not installed.
+        MissingDependencyError: the prompt is not installed.
     """
     found = constants(_FILE, _NAMES)
     action_space, template = (found[name] for name in _NAMES)

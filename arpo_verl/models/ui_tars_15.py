@@ -1,4 +1,4 @@
-"""UI-TARS-1.5 (Qwen2.5-VL): the paper's model. OSWorld's runner is `mm_agents/uitars15_v1.py`."""
+"""UI-TARS-1.5 (Qwen2.5-VL) is the paper's model. OSWorld's runner is `mm_agents/uitars15_v1.py`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _NAMES = ("UITARS_NORMAL_ACTION_SPACE", "UITARS_CALL_USR_ACTION_SPACE", "UITARS_
 
 
 def words(instruction: str, language: str) -> Words:
-    """The prompt, with `call_user` in its action space.
+    """Return the prompt, with `call_user` in its action space.
 
-    The agent leaves `call_user` out in the mode that evaluates this model (`qwen25vl_normal`); without it no infeasible
-    task can be solved. Its line is that of the action space which has it.
+    The agent's mode for this model (`qwen25vl_normal`) leaves out `call_user`, but without it no infeasible task can be
+    solved. We take its line from the agent's other action space.
 
     Raises:
-        MissingDependencyError: the words are not installed.
+        MissingDependencyError: the prompt is not installed.
     """
     found = constants(_FILE, _NAMES)
     action_space, with_call_user, template = (found[name] for name in _NAMES)

@@ -1,6 +1,6 @@
-"""UI-TARS-2 and Doubao's vision models, which think before they reply. OSWorld's runner is `mm_agents/uitars15_v2.py`.
+"""UI-TARS-2 and Doubao's vision models think before they reply. OSWorld's runner is `mm_agents/uitars15_v2.py`.
 
-No open weights of this family are known to us, so it fits any `model_type`; `evaluate` plays it over an endpoint.
+We know no open weights of this family, so it fits any `model_type`; `evaluate` plays it over an endpoint.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _NAMES = ("COMPUTER_USE_DOUBAO",)
 
 
 def words(instruction: str, language: str) -> Words:
-    """The prompt of the runner's mode that thinks, the only message before the first screenshot.
+    """Return the prompt of the runner's thinking mode, the only message before the first screenshot.
 
     Raises:
-        MissingDependencyError: the words are not installed.
+        MissingDependencyError: the prompt is not installed.
     """
     (template,) = constants(_FILE, _NAMES).values()
     with understood(_FILE):

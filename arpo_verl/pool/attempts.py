@@ -1,4 +1,4 @@
-"""One episode's attempts, each on a fresh desktop: alike in training and in evaluation."""
+"""This makes an episode's attempts, each on a fresh desktop, in the same way in training and evaluation."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ async def attempt_until_whole(
     attempt: Callable[[Session, int], Awaitable[T]],
     batch: int = 0,
 ) -> T:
-    """What an attempt returns that no desktop failed.
+    """Repeat an episode until no desktop fails it, and return that attempt's result.
 
     Args:
-        config: says how many attempts there are, and how long to rest between them.
-        attempt: given the session to lease a desktop from, and how many attempts before were lost, perhaps by the
-            policy's doing.
-        batch: number of the training step that it is for: the lowest is served first.
+        config: for the number of attempts, and the pause between them.
+        attempt: called with the session to lease a desktop from, and the number of earlier attempts that the policy may
+            have broken itself.
+        batch: number of its training step: the pool serves the lowest first.
 
     Raises:
-        DesktopError: `environment.max_attempts` desktops failed; nothing is scored.
-        TaskQuarantinedError: the task has broken desktops repeatedly; nothing is scored.
-        GenerationError: the policy's engine gave no usable reply; nothing is scored.
+        DesktopError: `environment.max_attempts` desktops failed, so there is no score.
+        TaskQuarantinedError: the task has broken desktops repeatedly, so there is no score.
+        GenerationError: the policy's engine gave no usable reply, so there is no score.
     """
     session = pool.session(task_id, batch)
     unclear_losses = 0
@@ -42,7 +42,7 @@ async def attempt_until_whole(
         try:
             return await attempt(session, unclear_losses)
         except DesktopError as error:
-            # A metric that breaks may have been given a file that was broken on purpose.
+            # The policy may have broken a file on purpose, to break a metric.
             unclear_losses += isinstance(error, (DesktopUnclearError, EvaluatorError))
             faults = await session.count_faults()
             kind, most = type(error).__name__, config.max_attempts

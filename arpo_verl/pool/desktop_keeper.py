@@ -1,4 +1,4 @@
-"""One slot's life: find a place, boot a desktop, offer it, wait until its holder is done, clean it, again."""
+"""A slot's life: find a place, boot a desktop, offer it, wait until its holder is done, clean it, and again."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from arpo_verl.pool.workers import Worker, Workers, bounded
 
 logger = logging.getLogger(__name__)
 
-# A live worker answers what needs no desktop at once; a busy machine may take a while.
+# A live worker answers calls that need no desktop at once; on a busy machine it may take a while.
 ANSWER_TIMEOUT_S = 60.0
-# At the start of a job an engine or a node may still be starting too, and all desktops fail at it together: eight
-# failures in a row are then one.
+# At the start of a job an engine or a node may still be starting, so that all desktops fail together: eight failures in
+# a row then count as one.
 FIRST_BOOT_S = 60.0
-# How often a slot that may not boot yet asks again, when no boot ends before.
+# How often a slot that may not boot yet asks again, if no boot ends before.
 ASK_INTERVAL_S = 1.0
-# Of a host's desktops, how many may boot at once: a share that holds up nobody where boots take up to one and a half
-# times as long as episodes, and never fewer than so many.
+# The share of a host's desktops that may boot at once, but at least so many. With this share nobody waits as long as
+# boots take up to one and a half times as long as episodes.
 BOOT_SHARE, FEWEST_BOOTS = 3 / 5, 8
 # Pause before the next boot after failures in a row: 0.5, 1, 2, ... seconds.
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.5, 60.0
 
 
 class DesktopKeeper:
-    """Keeps the pool's slots in clean desktops, each in a coroutine of its own: none ever waits for another's reset."""
+    """This keeps clean desktops in the pool's slots, each in its own coroutine: none waits for another's reset."""
 
     def __init__(
         self, config: EnvironmentConfig, workers: Workers, queue: LeaseQueue, metrics: PoolMetrics, health: HostHealth
@@ -50,16 +50,16 @@ class DesktopKeeper:
         self._health = health
         self._failures: defaultdict[int, int] = defaultdict(int)
         self._unfinished: set[int] = set()
-        """Slots whose desktops may be in any state: their coroutine was in the middle of something."""
+        """Slots whose desktops may be in any state, because their coroutine was interrupted."""
         self._booting: Counter[str] = Counter()
-        """By node, boots that run."""
+        """Running boots, by node."""
         self._boot_over: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        """By node, set for a moment when a boot ends."""
+        """Events by node, set for a moment when a boot ends."""
         self._boot_failures = 0
         self._failing_since = math.inf
 
     async def keep(self, slot: int) -> None:
-        """Serve until the pool refuses everybody. After an error of its own it may be called again."""
+        """Serve until the pool refuses everybody. If it raises, it may be called again."""
         while not self._queue.is_closed:
             if not self._workers.is_placed(slot):
                 self._metrics.desktop_is(slot, DesktopState.UNPLACED)
@@ -72,7 +72,7 @@ class DesktopKeeper:
             await asyncio.sleep(pause_s)
 
     async def _serve(self, worker: Worker, slot: int) -> float:
-        """One life of a desktop, or a boot that failed; returns what to rest after it."""
+        """Serve one life of a desktop, or a failed boot; return the pause after it."""
         self._metrics.desktop_is(slot, DesktopState.BOOTING)
         began = time.monotonic()
         reply = await self._boot(worker, slot)
@@ -109,7 +109,7 @@ class DesktopKeeper:
             reply = await self._prepare_in_turn(worker, slot)
         if reply.error is None:
             self._health.booted(node_id)
-        elif isinstance(reply.error, HostLostError):  # one death of many desktops; they move
+        elif isinstance(reply.error, HostLostError):  # many desktops died with one host; they move
             self._health.boot_given_up(node_id)
         else:
             is_misconfigured = isinstance(reply.error, ConfigError)
@@ -117,7 +117,7 @@ class DesktopKeeper:
         return reply
 
     async def _prepare_in_turn(self, worker: Worker, slot: int) -> CallResult:
-        """When its host may boot another."""
+        """Prepare the desktop when its host may boot another."""
         node_id = worker.node_id
         while self._booting[node_id] >= self._most_boots(node_id) or not self._health.may_boot(node_id):
             with contextlib.suppress(TimeoutError):
@@ -136,7 +136,7 @@ class DesktopKeeper:
             self._boot_over[node_id].clear()
 
     def _most_boots(self, node_id: str) -> int:
-        """How many of a node's desktops may boot at once."""
+        """Return how many of a node's desktops may boot at once."""
         workers = [worker for worker in self._workers.running if worker.has_started and worker.node_id == node_id]
         num_desktops = sum(len(worker.slots) for worker in workers)
         return self._config.max_boots_per_host or max(FEWEST_BOOTS, math.ceil(num_desktops * BOOT_SHARE))
@@ -157,7 +157,7 @@ class DesktopKeeper:
         return reply
 
     async def _offer(self, worker: Worker, slot: int) -> LeaseReport:
-        """Have it leased; ask now and then whether it is alive while nobody has it."""
+        """Offer the desktop for a lease; while nobody has it, check now and then that it is alive."""
         desktop = BootedDesktop(worker, slot, self._workers.generations[slot])
         try:
             while True:
@@ -185,7 +185,7 @@ class DesktopKeeper:
             return False
 
     async def _renew(self, worker: Worker, slot: int) -> None:
-        """Have the worker throw the desktop away; a worker that does not even do that is replaced."""
+        """Let the worker throw the desktop away; replace a worker that cannot even do that."""
         if worker not in self._workers.running:
             return
         try:
@@ -194,14 +194,14 @@ class DesktopKeeper:
             self._workers.lost(worker)
 
     def _boot_failed(self, error: Exception, slot: int, began: float) -> None:
-        """Count it; where none has ever come up, the run cannot go on: that is rather a mistake than an outage."""
+        """Count a failed boot; end the run if no desktop has ever come up: that is a mistake rather than an outage."""
         self._boot_failures += 1
         self._failing_since = min(self._failing_since, began)
         self._metrics.fault(HostLostError if isinstance(error, HostLostError) else DesktopBootError)
         logger.warning("desktop %d did not boot: %s", slot, error)
         workers = self._workers.running
         if isinstance(error, ConfigError) and all(worker.has_started for worker in workers):
-            # What one node lacks costs that node; only where none can do better is it the recipe's fault.
+            # If one node lacks something, we lose only that node; if all do, the recipe is wrong.
             if self._health.misconfigured(worker.node_id for worker in workers):
                 self._queue.refuse(error)
                 return
@@ -210,4 +210,4 @@ class DesktopKeeper:
         is_enough = self._boot_failures >= self._config.max_boot_failures and has_lasted
         if is_enough and not self.has_served and not self._queue.refusal:
             message = f"{self._boot_failures} boots failed in a row, for {failing_s:.0f} s, and no desktop came up"
-            self._queue.refuse(ConfigError(f"{message}; the last: {error}"))
+            self._queue.refuse(ConfigError(f"{message}; the last error: {error}"))

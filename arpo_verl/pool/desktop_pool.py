@@ -1,4 +1,4 @@
-"""The desktops of a job, leased one episode at a time.
+"""A job's processes lease desktops here, one episode at a time.
 
     pool = DesktopPool.connect(config)
     async with pool.lease(task.task_id) as desktop:
@@ -6,8 +6,8 @@
         observation = await desktop.step(action)
         evaluation = await desktop.evaluate()
 
-A desktop that raised a `DesktopError` is thrown away when the block is left; any other is cleaned. Both happen in the
-background, so that a booted desktop waits for the next lease.
+At the end of the block the pool throws away a desktop that raised a `DesktopError`, and cleans any other. Both happen
+in the background, so that a booted desktop waits for the next lease.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from arpo_verl.types import Action, Evaluation, GuestAnswer, GuestRequest, Obser
 
 POOL_NAME = "arpo_verl_desktop_pool"
 
-# Rollouts that may wait for a desktop at once; Ray queues calls beyond it, releases among them.
+# Rollouts that may wait for a desktop at once; Ray queues further calls, even releases.
 MAX_WAITING = 100_000
 METRICS_TIMEOUT_S = 60.0
-# Of a fault's message, for the log: a guest's answer may be in it.
+# Most characters of a fault's message in the log: it may contain a guest's answer.
 MESSAGE_CHARACTERS = 1000
 
 
 class DesktopPool:
-    """A process's handle on the job's pool; any number of processes of a job share one.
+    """This is a process's handle on the job's pool, which any number of processes of a job share.
 
     Args:
-        holder: Ray's name of the actor that this process is, by which the pool hears of its death; "" for none.
+        holder: Ray's name of this process's actor, by which the pool learns of its death; "" for none.
     """
 
     def __init__(self, config: EnvironmentConfig, actor: ActorHandle[PoolActor], holder: str = ""):
@@ -68,12 +68,12 @@ class DesktopPool:
 
     @classmethod
     def connect(cls, config: EnvironmentConfig, name: str = POOL_NAME) -> DesktopPool:
-        """Get this job's pool, or make it: its desktops then boot at once, in the background.
+        """Get this job's pool, or make it; a new pool boots its desktops at once, in the background.
 
-        The pool lives as long as the object that made it, within one Ray job: keep that one. Objects that found the
-        pool there already do not keep it alive.
+        The pool lives as long as the object that made it, within one Ray job, so keep that object. Objects that found
+        an existing pool do not keep it alive.
         """
-        # On its maker's node: no other node's death, which it is there to survive, takes it along.
+        # It runs on its maker's node, so that it survives the death of any other node.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         options = {"name": name, "get_if_exists": True, "num_cpus": 0, "max_concurrency": MAX_WAITING}
         options["scheduling_strategy"] = here
@@ -81,61 +81,61 @@ class DesktopPool:
         return cls(config, ray.remote(PoolActor).options(**options).remote(config), holder)
 
     def session(self, task_id: str, batch: int = 0) -> Session:
-        """What one episode's attempts share; see there."""
+        """Return the session of one episode's attempts."""
         return Session(self, self._actor, task_id, batch)
 
     def lease(self, task_id: str, avoid: Collection[str] = (), batch: int = 0) -> Lease:
-        """A clean desktop for the length of an `async with` block; waits in turn when all are busy.
+        """Lease a clean desktop for an `async with` block; it waits its turn when all are busy.
 
         Args:
-            task_id: whom the faults are put down to, and who is kept away when they become many.
-            avoid: nodes, by `Desktop.node_id`, whose desktops to take only where no other host has any.
-            batch: number of the training step that it is for: those of the lowest are served first.
+            task_id: the task that faults count for, and that is quarantined after many.
+            avoid: nodes, by `Desktop.node_id`, whose desktops to take only if no other host has any.
+            batch: number of its training step: the pool serves the lowest first.
 
         Raises on entry:
             TaskQuarantinedError: the task broke desktops repeatedly.
-            ConfigError: the pool was made with another config, or its desktops cannot be made here at all.
+            ConfigError: the pool was made with another config, or this cluster cannot make its desktops at all.
             DesktopBootError: no desktop comes up.
         """
         return Lease(self._config, self._actor, self._hello, task_id, tuple(avoid), batch, self._holder)
 
     async def report_drop(self, task_id: str) -> None:
-        """Count a session that was given up, whatever the reason."""
-        with contextlib.suppress(ray.exceptions.RayError):  # a pool that died counts nothing any more
+        """Count a session that was given up, for any reason."""
+        with contextlib.suppress(ray.exceptions.RayError):  # a dead pool counts no more
             await self._actor.report_drop.remote(task_id)
 
     async def holder_died(self, holder: str) -> None:
-        """Take back at once what a rollout worker had that died; counted in `rollout_workers_lost`."""
+        """Take back a dead rollout worker's desktops at once, and count it in `rollout_workers_lost`."""
         with contextlib.suppress(ray.exceptions.RayError):
             await self._actor.holder_died.remote(holder)
 
     async def refuse(self, message: str) -> None:
-        """Lease no desktop any more: those who wait, and those who come, get a `ConfigError` with this message."""
+        """Lease no more desktops: all who wait, and all who come later, get a `ConfigError` with this message."""
         with contextlib.suppress(ray.exceptions.RayError):
             await self._actor.refuse.remote(message)
 
     def refusal(self) -> str:
-        """The message of the `ConfigError` that everybody gets instead of a desktop, or ''. Blocks."""
+        """Return the message of the `ConfigError` that everybody gets instead of a desktop, or ''. Blocks."""
         message: str = ray.get(self._actor.refusal.remote(), timeout=METRICS_TIMEOUT_S)
         return message
 
     def status(self) -> dict[str, int]:
-        """What the pool is at just now: `desktops_idle`, `desktops_busy`, `rollouts_waiting`, `nodes`, ... Blocks."""
+        """Return the pool's numbers now: `desktops_idle`, `desktops_busy`, `rollouts_waiting`, `nodes`, ... Blocks."""
         status: dict[str, int] = ray.get(self._actor.status.remote(), timeout=METRICS_TIMEOUT_S)
         return status
 
     async def status_async(self) -> dict[str, int]:
-        """`status` for an event loop."""
+        """Return `status`, for an event loop."""
         status: dict[str, int] = await self._actor.status.remote()
         return status
 
     def metrics(self) -> dict[str, float]:
-        """Counters since the last call, `environment/...`. Blocks; in a coroutine use `metrics_async`."""
+        """Return the counters since the last call, `environment/...`. Blocks; in a coroutine use `metrics_async`."""
         metrics: dict[str, float] = ray.get(self._actor.metrics.remote(), timeout=METRICS_TIMEOUT_S)
         return metrics
 
     async def metrics_async(self) -> dict[str, float]:
-        """`metrics` for an event loop."""
+        """Return `metrics`, for an event loop."""
         metrics: dict[str, float] = await self._actor.metrics.remote()
         return metrics
 
@@ -149,7 +149,7 @@ class DesktopPool:
         self._await_end()
 
     def _await_end(self) -> None:
-        """Wait until Ray has ended the actor: until then a request for a pool of its name gets this one."""
+        """Wait until Ray has ended the actor: until then its name still leads to this pool."""
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
         with contextlib.suppress(ray.exceptions.RayError):
             while time.monotonic() < deadline:
@@ -158,7 +158,7 @@ class DesktopPool:
 
 
 class Session:
-    """One episode's leases, an attempt each: the next one on a host that has not failed it yet, where there is one."""
+    """These are one episode's leases, one for each attempt; each prefers hosts that have not failed the episode yet."""
 
     def __init__(self, pool: DesktopPool, actor: ActorHandle[PoolActor], task_id: str, batch: int):
         self._pool = pool
@@ -174,7 +174,7 @@ class Session:
         return self._leases[-1]
 
     async def count_faults(self) -> int:
-        """How many of the attempts so far, all ended by faults, count; see `LeaseQueue.release`."""
+        """Return how many of the attempts so far count, after faults ended all of them; see `LeaseQueue.release`."""
         try:
             return sum([lease.released is None or await lease.released for lease in self._leases])
         except ray.exceptions.RayError:
@@ -182,7 +182,7 @@ class Session:
 
 
 class Lease:
-    """The `async with` block of a leased desktop; see `DesktopPool.lease`."""
+    """This is the `async with` block of a leased desktop; see `DesktopPool.lease`."""
 
     def __init__(
         self,
@@ -196,9 +196,9 @@ class Lease:
     ):
         self.id = new_lease_id(holder)
         self.node_id = ""
-        """Of the desktop's host, once there is one."""
+        """Ray's id of the desktop's node, once there is one."""
         self.released: Awaitable[bool] | None = None
-        """The call that ended it; whether it was an attempt of its session."""
+        """The call that ended it; its result is whether it was an attempt of its session."""
         self._config = config
         self._actor = actor
         self._hello = hello
@@ -211,14 +211,14 @@ class Lease:
         try:
             mismatch = await self._hello
             if mismatch:
-                raise ConfigError(mismatch + "; use one environment section in a job")
+                raise ConfigError(mismatch + "; use the same environment section everywhere in a job")
             grant = await self._actor.acquire.remote(self.id, self._task_id, self._avoid, self._batch)
         except asyncio.CancelledError:
             self._release(LeaseReport())
             raise
         except ray.exceptions.RayError as error:
             self._release(LeaseReport())
-            raise DesktopBootError(f"the job's desktop pool died, or the process that made it: {error}") from error
+            raise DesktopBootError(f"the job's desktop pool, or the process that made it, died: {error}") from error
         if grant.error is not None:
             raise grant.error
         self.node_id = grant.node_id
@@ -232,19 +232,19 @@ class Lease:
         if desktop is None:
             raise RuntimeError("a lease must be entered before it is left")
         fault = desktop.fault
-        # An end before the policy's first reply was a set-up's: the episode says so.
+        # If the desktop ended before the policy's first reply, the set-up ended it: the episode's error says so.
         if fault in (None, DesktopEndedError) and isinstance(error, DesktopError):
             fault = fault_of(error)
         message = str(error)[:MESSAGE_CHARACTERS] if fault is not None else ""
         self._release(LeaseReport(fault, dict(desktop.seconds), desktop.interrupted, message))
 
     def _release(self, report: LeaseReport) -> None:
-        # Not awaited: leaving must succeed in a cancelled task too, and the cleaning is nobody's wait.
+        # Not awaited: this must succeed in a cancelled task too, and nobody needs to wait for the cleaning.
         self.released = self._actor.release.remote(self.id, report)
 
 
 class Desktop:
-    """A leased desktop: `DesktopEnvironment`, awaited. Raises the same errors, a hang and a dead worker included."""
+    """This is a leased `DesktopEnvironment`, awaited. It raises the same errors, also for hangs and dead workers."""
 
     def __init__(self, config: EnvironmentConfig, grant: Grant, was_set_up: Callable[[], object]):
         self.fault: Fault | None = None
@@ -255,40 +255,40 @@ class Desktop:
         self._worker = grant.actor
         self._slot = (grant.index, grant.generation)
         self.name = f"desktop-{grant.index}.{grant.generation}"
-        """Unique in the job."""
+        """The desktop's name, unique in the job."""
         self.host = grant.host
-        """The node that it runs on: the resource that it takes there, or the node's address."""
+        """The name of its node: the resource that it takes there, or the node's address."""
         self.node_id = grant.node_id
         """Ray's name of that node."""
         self._was_set_up = was_set_up
 
     async def reset(self, task: Task) -> Observation:
-        """See `DesktopEnvironment.reset`. Bounded by `reset_timeout_s`."""
+        """See `DesktopEnvironment.reset`. The time limit is `reset_timeout_s`."""
         call = self._worker.reset.remote(*self._slot, task)
         seen: Observation = await self._result("reset", call, self._config.reset_timeout_s, DesktopSetupError)
-        self._was_set_up()  # not awaited: it is nobody's wait
+        self._was_set_up()  # not awaited: nobody needs to wait for it
         return seen
 
     async def step(self, action: Action) -> Observation:
-        """See `DesktopEnvironment.step`. Bounded by `step_timeout_s`."""
+        """See `DesktopEnvironment.step`. The time limit is `step_timeout_s`."""
         call = self._worker.step.remote(*self._slot, action)
         seen: Observation = await self._result("step", call, self._config.step_timeout_s, DesktopUnclearError)
         return seen
 
     async def look(self) -> Observation:
-        """See `DesktopEnvironment.look`. Bounded by `step_timeout_s`, and counted as a step."""
+        """See `DesktopEnvironment.look`. The time limit is `step_timeout_s`, and it counts as a step."""
         call = self._worker.look.remote(*self._slot)
         seen: Observation = await self._result("step", call, self._config.step_timeout_s, DesktopUnclearError)
         return seen
 
     async def ask(self, request: GuestRequest) -> GuestAnswer:
-        """See `DesktopEnvironment.ask`. Bounded by `step_timeout_s`, and counted as a step."""
+        """See `DesktopEnvironment.ask`. The time limit is `step_timeout_s`, and it counts as a step."""
         call = self._worker.ask.remote(*self._slot, request)
         answer: GuestAnswer = await self._result("step", call, self._config.step_timeout_s, DesktopUnclearError)
         return answer
 
     async def evaluate(self) -> Evaluation:
-        """See `DesktopEnvironment.evaluate`. Bounded by `evaluate_timeout_s`."""
+        """See `DesktopEnvironment.evaluate`. The time limit is `evaluate_timeout_s`."""
         call = self._worker.evaluate.remote(*self._slot)
         verdict: Evaluation = await self._result("evaluate", call, self._config.evaluate_timeout_s, EvaluatorError)
         return verdict
@@ -307,7 +307,7 @@ class Desktop:
             self.fault = on_timeout
             raise on_timeout(
                 f"{name} took longer than environment.{name}_timeout_s={timeout_s:g}; "
-                "the desktop is thrown away; raise the limit if the work is rightly that long"
+                "the pool throws the desktop away. Raise the limit if the work needs more time"
             ) from error
         except ray.exceptions.RayError as error:
             self.fault = HostLostError

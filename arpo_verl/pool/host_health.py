@@ -1,8 +1,8 @@
-"""Which hosts may have desktops booted and leased: a circuit breaker for each. Pure.
+"""A circuit breaker for each host decides whether the pool may boot and lease desktops there. Pure.
 
-A host on which everything fails at once would otherwise draw the leases: its desktops are free again long before any
-other's. So a host rests when its boots fail in a row, or its leases. After a pause one probe goes there. If that fails
-too, the next one goes after a longer pause; one success ends the rest.
+A host on which everything fails at once would otherwise attract the leases: its desktops are free again long before any
+other's. So a host rests when its boots or its leases fail in a row. After a pause one probe goes there. If that fails
+too, the next probe follows after a longer pause; one success ends the rest.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 logger = logging.getLogger(__name__)
 
-# In a row: a bad desktop or two is no bad host.
+# Faults in a row: one or two bad desktops do not make a bad host.
 FAULTS_TO_REST = 3
-# Of leases, that many tasks must have been under them: a task that no desktop can set up is not its host's fault.
+# Failed leases must be of so many tasks: if no desktop can set up a task, that is not its host's fault.
 TASKS_TO_REST = 2
 # Pauses before the probes: 5, 10, 20, 30, 30, ... seconds. A probe costs a boot, or an attempt that does not count.
 REST_FIRST_S, REST_MAX_S = 5.0, 30.0
@@ -24,26 +24,26 @@ REST_FIRST_S, REST_MAX_S = 5.0, 30.0
 
 @dataclass
 class _Breaker:
-    """Closed, or open until a time, after which it lets one probe through at a time."""
+    """A breaker is closed, or open until a time; after that it lets one probe through at a time."""
 
     tasks: list[str] = field(default_factory=list)
-    """Of the faults in a row, since the last success; "" for a boot."""
+    """Tasks of the faults in a row since the last success; "" for a boot."""
     rests: int = 0
     """How often it has opened since it was last closed."""
     until: float = 0.0
     probe: str | None = None
     last: str = ""
-    """What the last fault said."""
+    """The last fault's message."""
 
     def may_try(self, now: float) -> bool:
         return not self.rests or (self.probe is None and now >= self.until)
 
     def fail(self, now: float, message: str, task_id: str = "", tasks_needed: int = 1) -> None:
-        """Count a fault: it may open the breaker, or keep it open for longer."""
+        """Count a fault, which may open the breaker, or keep it open for longer."""
         self.last = message
         self.tasks.append(task_id)
         if self.rests:
-            is_news = now >= self.until  # else it began before the breaker opened
+            is_news = now >= self.until  # otherwise it began before the breaker opened
         else:
             is_news = len(self.tasks) >= FAULTS_TO_REST and len(set(self.tasks)) >= tasks_needed
         if is_news:
@@ -63,17 +63,17 @@ class _Host:
 
     @property
     def resting(self) -> str:
-        """Why it rests; '' when it does not."""
+        """Return why it rests; '' if it does not."""
         if self.misconfigured:
-            return f"cannot make desktops as it is set up: {self.misconfigured}"
+            return f"cannot make desktops with its set-up: {self.misconfigured}"
         for breaker, what in ((self.boots, "boots"), (self.leases, "episodes' attempts")):
             if breaker.rests:
-                return f"{what} fail one after the other, the last: {breaker.last}"
+                return f"{what} fail one after the other, the last with: {breaker.last}"
         return ""
 
 
 class HostHealth:
-    """What boots and leases came to on each host, by its node's id.
+    """This notes which boots and leases failed on each host, by its node's id.
 
     Args:
         clock: seconds that only grow.
@@ -86,7 +86,7 @@ class HostHealth:
     # --- Boots ---------------------------------------------------------------------------------------------------
 
     def may_boot(self, node_id: str) -> bool:
-        """Whether a desktop may boot there now; a probe of a resting host is begun with the asking."""
+        """Return whether a desktop may boot there now; on a resting host, this call begins the probe."""
         host = self._health.get(node_id)
         if host is None or not host.boots.rests:
             return True
@@ -102,11 +102,11 @@ class HostHealth:
             self._close(host, "boots")
 
     def boot_failed(self, node_id: str, name: str, message: str, misconfigured: bool = False) -> None:
-        """Count a boot that failed.
+        """Count a failed boot.
 
         Args:
-            name: the host's, for people.
-            misconfigured: its own set-up forbids desktops: it rests at once.
+            name: the host's name, for people.
+            misconfigured: whether the host's own set-up forbids desktops: then it rests at once.
         """
         host = self._health.setdefault(node_id, _Host(name))
         was_resting = bool(host.resting)
@@ -119,7 +119,7 @@ class HostHealth:
         self._warn(host, was_resting)
 
     def boot_given_up(self, node_id: str) -> None:
-        """A boot that was allowed did not come to an end that says anything."""
+        """Note that an allowed boot ended without any result."""
         host = self._health.get(node_id)
         if host is not None:
             host.boots.probe = None
@@ -127,7 +127,7 @@ class HostHealth:
     # --- Leases --------------------------------------------------------------------------------------------------
 
     def rank(self, node_id: str) -> int | None:
-        """How well a desktop of that host may be leased now: 0 is best, None not at all."""
+        """Return how good a desktop of that host is for a lease now: 0 is best, None forbids it."""
         host = self._health.get(node_id)
         if host is None:
             return 0
@@ -140,7 +140,7 @@ class HostHealth:
             host.leases.probe = lease_id
 
     def set_up(self, node_id: str) -> None:
-        """A task was set up there: the host works."""
+        """Note that a task was set up there, so the host works."""
         host = self._health.get(node_id)
         if host is not None:
             self._close(host, "leases")
@@ -151,12 +151,12 @@ class HostHealth:
         """Count an attempt that ended with a fault.
 
         Args:
-            name: the host's, for people.
-            is_suspect: the task itself may be to blame: it puts no host to rest, but a probe of it that fails is none
-                that succeeded.
+            name: the host's name, for people.
+            is_suspect: whether the task itself may be to blame: then it puts no host to rest, but it does not make a
+                probe succeed either.
 
         Returns:
-            The seconds until the next probe of the host's leases; None where they do not rest.
+            The seconds until the next probe of the host's leases; None if they do not rest.
         """
         host = self._health.setdefault(node_id, _Host(name))
         was_resting = bool(host.resting)
@@ -166,7 +166,7 @@ class HostHealth:
         return max(0.0, host.leases.until - self._clock()) if host.leases.rests else None
 
     def lease_ended(self, node_id: str, lease_id: str) -> None:
-        """A lease ended, however; one that was the probe leaves its turn to the next."""
+        """Note the end of a lease; if it was the probe, the next lease may probe."""
         host = self._health.get(node_id)
         if host is not None and host.leases.probe == lease_id:
             host.leases.probe = None
@@ -178,12 +178,12 @@ class HostHealth:
         return host is not None and bool(host.resting)
 
     def is_given_up(self, node_id: str) -> bool:
-        """Whether not even the first probe of its boots came up: its desktops may move, where there is room."""
+        """Return whether even the first probe of its boots failed: then its desktops may move to a host with room."""
         host = self._health.get(node_id)
         return host is not None and (host.boots.rests > 1 or bool(host.misconfigured))
 
     def misconfigured(self, node_ids: Iterable[str]) -> bool:
-        """Whether all of these hosts say that they cannot make desktops as they are set up."""
+        """Return whether the set-up of all of these hosts forbids desktops."""
         hosts = [self._health.get(node_id) for node_id in node_ids]
         return bool(hosts) and all(host is not None and host.misconfigured for host in hosts)
 
@@ -194,7 +194,7 @@ class HostHealth:
 
     @property
     def resting(self) -> dict[str, str]:
-        """By name, why each host that rests does so."""
+        """Return why each resting host rests, by its name."""
         return {host.name: host.resting for host in self._health.values() if host.resting}
 
     # -------------------------------------------------------------------------------------------------------------
@@ -207,4 +207,4 @@ class HostHealth:
 
     def _warn(self, host: _Host, was_resting: bool) -> None:
         if host.resting and not was_resting:
-            logger.warning("host %s rests, and is tried now and then: it %s", host.name, host.resting)
+            logger.warning("host %s rests, and gets a probe now and then: it %s", host.name, host.resting)

@@ -1,4 +1,4 @@
-"""Who has which desktop, and who waits for one, in turn: the older batch first."""
+"""The queue hands desktops to those who wait, the older batch first, and knows each desktop's holder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from arpo_verl.pool.workers import Worker
 
 @dataclass(frozen=True)
 class Grant:
-    """A lease as its holder gets it, or the reason why there will be none."""
+    """A holder gets this as its lease, or as the reason why there will be none."""
 
     actor: ActorHandle[DesktopWorker] | None = None
     index: int = -1
@@ -37,7 +37,7 @@ GIVEN_UP = Grant(error=DesktopLostError("the lease was given up"))
 
 @dataclass(eq=False)
 class BootedDesktop:
-    """A booted desktop, idle or leased; `done` gets its holder's report, or why it ended otherwise."""
+    """This is a booted desktop, idle or leased; `done` gets its holder's report, or why it ended without one."""
 
     worker: Worker
     index: int
@@ -62,27 +62,27 @@ class _Waiter:
     since: float = field(default_factory=time.monotonic)
 
     def answer(self, grant: Grant) -> None:
-        """Inform it, unless it was cancelled and does not know yet."""
+        """Give it the grant, unless it was cancelled."""
         if not self.grant.done():
             self.grant.set_result(grant)
 
 
 class LeaseQueue:
-    """Hands idle desktops to those who wait. One event loop's, as the pool's actor."""
+    """This queue hands idle desktops to those who wait. Only the pool actor's event loop uses it."""
 
     def __init__(self, metrics: PoolMetrics, quarantine: Quarantine, health: HostHealth):
         self.leased: dict[str, BootedDesktop] = {}
         self.idle: deque[BootedDesktop] = deque()
         self.is_out = False
-        """Whether no desktop has served for longer than anybody is to wait."""
+        """Whether no desktop has served for longer than anybody should wait."""
         self._metrics = metrics
         self._quarantine = quarantine
         self._health = health
         self._waiters: OrderedDict[str, _Waiter] = OrderedDict()
         self._booting: Counter[str] = Counter()
-        """By node, desktops that are cleaned or come up."""
+        """Desktops that boot or are being cleaned, by node."""
         self._refusal: Grant | None = None
-        # Leases that clients gave up before we knew them, and those that we ended before their holders did.
+        # Leases that clients gave up before we knew them, and leases that we ended before their holders did.
         self._given_up: set[str] = set()
         self._taken_back: set[str] = set()
         self._dead_holders: set[str] = set()
@@ -90,7 +90,7 @@ class LeaseQueue:
     # --- Those who want a desktop --------------------------------------------------------------------------------
 
     async def acquire(self, lease_id: str, task_id: str, avoid: Collection[str] = (), batch: int = 0) -> Grant:
-        """Wait in turn for a desktop, while there are others for none of the nodes of `avoid`."""
+        """Wait in turn for a desktop, and take one of the nodes in `avoid` only if there are no others."""
         if self._refusal is not None:
             return self._refusal
         if lease_id in self._given_up or _holder_of(lease_id) in self._dead_holders:
@@ -112,12 +112,12 @@ class LeaseQueue:
             raise
 
     def release(self, lease_id: str, report: LeaseReport) -> bool:
-        """End a lease, or leave the queue: clients that are cancelled cannot know which of the two it is.
+        """End a lease, or leave the queue: a cancelled client cannot know which of the two it needs.
 
         Returns:
-            Whether the lease was an attempt of its session: not where the set-up failed on a host that rests, unless
-            all have rested for too long. After the set-up the policy was at work, and one that breaks several desktops
-            at once gets no more tries for it.
+            Whether the lease counts as an attempt of its session. It does not if the set-up failed on a resting host,
+            unless all hosts have rested for too long. After the set-up it always counts, since the policy may have
+            broken the desktop.
         """
         is_attempt = True
         waiter = self._waiters.pop(lease_id, None)
@@ -129,12 +129,12 @@ class LeaseQueue:
             self._end(lease_id, report)
         elif lease_id in self._taken_back:
             self._taken_back.discard(lease_id)
-        else:  # Ray may run the release of a cancelled client before its acquire.
+        else:  # Ray may run a cancelled client's release before its acquire.
             self._given_up.add(lease_id)
         return is_attempt
 
     def holder_died(self, holder: str) -> None:
-        """End all that a dead process has, and give it nothing more."""
+        """End all leases of a dead process, and give it no more."""
         self._dead_holders.add(holder)
         for lease_id in [lease_id for lease_id in self._waiters if _holder_of(lease_id) == holder]:
             self._waiters.pop(lease_id).answer(GIVEN_UP)
@@ -144,24 +144,24 @@ class LeaseQueue:
         self._count_waiters()
 
     def was_set_up(self, lease_id: str) -> None:
-        """The task of a lease was set up: its host works."""
+        """Note that a lease's task was set up, so its host works."""
         if lease_id in self.leased:
             desktop = self.leased[lease_id]
             desktop.is_set_up = True
             self._health.set_up(desktop.worker.node_id)
-            self._match()  # a host that rested may be leased again
+            self._match()  # a host may have ended its rest
 
     # --- Those who have one to give ------------------------------------------------------------------------------
 
     def offer(self, desktop: BootedDesktop) -> None:
-        """Let the desktop be leased."""
+        """Offer the desktop for leases."""
         self.idle.append(desktop)
         self._match()
 
     @contextmanager
     def boots(self, node_id: str) -> Iterator[None]:
-        """For the length of the block a desktop boots on that node, or waits for its turn: those who avoid the others
-        waits for it."""
+        """Note that a desktop boots on that node during the block, or waits for its turn: those who avoid all other
+        nodes wait for it."""
         self._booting[node_id] += 1
         try:
             yield
@@ -170,25 +170,25 @@ class LeaseQueue:
             asyncio.get_running_loop().call_soon(self._match)  # after it was offered, if it came up
 
     def withdraw(self, desktop: BootedDesktop) -> bool:
-        """Take an idle desktop out of the offer; False when it is leased, or over."""
+        """Take back the offer of an idle desktop; return False if it is leased or has ended."""
         if desktop not in self.idle:
             return False
         self.idle.remove(desktop)
         return True
 
     def recall(self, desktop: BootedDesktop) -> None:
-        """End a desktop wherever it is: its worker cannot look after it any more."""
+        """End a desktop, idle or leased: its worker cannot look after it any more."""
         self.withdraw(desktop)
         for lease_id in [lease_id for lease_id, leased in self.leased.items() if leased is desktop]:
             self.take_back(lease_id, DesktopLostError)
 
     def take_back(self, lease_id: str, fault: Fault) -> None:
-        """End a lease that its holder will not end: the task is not to blame."""
+        """End a lease that its holder will not end, without blaming the task."""
         self._taken_back.add(lease_id)
         self._end(lease_id, LeaseReport(fault))
 
     def host_lost(self, worker: Worker) -> None:
-        """End all that a dead worker hosted, idle and leased."""
+        """End all desktops of a dead worker, idle and leased."""
         for desktop in [desktop for desktop in self.idle if desktop.worker is worker]:
             self.idle.remove(desktop)
             self._metrics.fault(HostLostError)
@@ -204,26 +204,26 @@ class LeaseQueue:
 
     @property
     def refusal(self) -> str:
-        """The fault of the recipe's for which nobody is ever served, or ''."""
+        """Return the mistake of the recipe because of which nobody is ever served, or ''."""
         error = self._refusal.error if self._refusal is not None else None
         return str(error) if isinstance(error, ConfigError) else ""
 
     @property
     def is_serving(self) -> bool:
-        """Whether a leased desktop was set up for its task. One that is leased as a probe may serve nobody."""
+        """Return whether a leased desktop was set up for its task; one that is leased as a probe may never be."""
         return any(desktop.is_set_up for desktop in self.leased.values())
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anybody has a desktop or waits for one."""
+        """Return whether anybody has a desktop or waits for one."""
         return bool(self.leased or self._waiters)
 
     def is_at_work(self, worker: Worker) -> bool:
-        """Whether a desktop of the worker is leased."""
+        """Return whether a desktop of the worker is leased."""
         return any(desktop.worker is worker for desktop in self.leased.values())
 
     def refuse(self, error: ArpoError) -> None:
-        """Answer everybody who waits, and who ever will, with an error: waiting would be in vain."""
+        """Answer everybody who waits now or later with an error, since no desktop will come."""
         self._refusal = Grant(error=error)
         self.answer_all(error)
 
@@ -265,14 +265,14 @@ class LeaseQueue:
         self._count_waiters()
 
     def _in_turn(self) -> list[tuple[str, _Waiter]]:
-        """Those who wait; of one batch, in the order in which they came."""
+        """Return those who wait, by batch, and in a batch in the order in which they came."""
         waiting = [(lease_id, waiter) for lease_id, waiter in self._waiters.items() if not waiter.grant.done()]
         return sorted(waiting, key=lambda one: one[1].batch)
 
     def _choose(self, waiter: _Waiter) -> BootedDesktop | None:
-        """The idle desktop for the waiter, the one that is idle for longest among the best; None to wait for another.
+        """Return the waiter's desktop, of the best the one that is idle for longest; None lets it wait for another.
 
-        It waits for a host that has not failed it as long as one has desktops and does not rest.
+        It waits for a host that has not failed it, as long as one has desktops and does not rest.
         """
         ranked: list[tuple[int, BootedDesktop]] = []
         for desktop in self.idle:
@@ -287,8 +287,8 @@ class LeaseQueue:
         return min(others or ranked, key=lambda each: each[0], default=(0, None))[1]
 
     def _count(self, desktop: BootedDesktop, report: LeaseReport) -> bool:
-        """Count the fault, or the verdict, for host and task. Returns whether it is the task's: on a host that rests,
-        which fails every task, only where the task is suspected itself."""
+        """Count the fault, or the verdict, for host and task; return whether it counts for the task. On a resting host,
+        which fails every task, it counts only if the task itself is suspected."""
         worker = desktop.worker
         if report.fault is not None and report.fault in BLAMED_FAULTS:
             is_suspect = self._quarantine.suspects(desktop.task_id)
@@ -310,14 +310,14 @@ class LeaseQueue:
         self._metrics.lease_ended(report, desktop.worker.host)
         self._health.lease_ended(desktop.worker.node_id, lease_id)
         desktop.done.set_result(report)
-        self._match()  # a probe that ended leaves its turn
+        self._match()  # after a probe, the next one may begin
 
     def _count_waiters(self) -> None:
         self._metrics.rollouts_wait(len(self._waiters))
 
 
 def new_lease_id(holder: str = "") -> str:
-    """A lease's name, which says who holds it."""
+    """Return a name for a lease, which contains its holder."""
     return f"{holder}/{uuid.uuid4().hex}"
 
 

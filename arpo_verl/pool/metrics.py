@@ -1,4 +1,4 @@
-"""The pool's counters: what desktops did since the last training step. Pure."""
+"""These counters show what the pool's desktops did since the last training step. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from arpo_verl.errors import (
 )
 
 Fault = type[DesktopError] | type[DesktopEndedError] | type[ConfigError]
-"""Why a lease ended early. With `DesktopEndedError` no desktop failed: the policy ended it, and it is thrown away."""
+"""Why a lease ended early. With `DesktopEndedError` no desktop failed: the policy ended it, so it is thrown away."""
 FAULT_KINDS: Mapping[str, type[DesktopError]] = {
     "boot": DesktopBootError,
     "setup": DesktopSetupError,
@@ -32,7 +32,7 @@ FAULT_KINDS: Mapping[str, type[DesktopError]] = {
     "unclear": DesktopUnclearError,
 }
 _KIND_OF: Mapping[Fault, str] = {error: kind for kind, error in FAULT_KINDS.items()}
-# A class before those that it is derived from.
+# Each class stands before its base classes.
 _FAULTS: tuple[Fault, ...] = (
     HostLostError,
     DesktopUnclearError,
@@ -41,13 +41,13 @@ _FAULTS: tuple[Fault, ...] = (
     DesktopEndedError,
     ConfigError,
 )
-# What an episode may have brought about; a boot that failed and a node that died it has not.
+# An episode may have caused these faults, but not a failed boot or a dead node.
 TASK_FAULTS = (DesktopSetupError, DesktopLostError, EvaluatorError, DesktopUnclearError)
-# What says something about the host that it came from.
-# Not unclear ones: a policy that hangs its desktop must not bring a whole host to rest.
+# These faults count for their host. Unclear ones do not: a policy that makes its desktop hang must not put a whole host
+# to rest.
 BLAMED_FAULTS = (DesktopBootError, DesktopSetupError, DesktopLostError, EvaluatorError)
 IDLE = "idle"
-"""The kind of a fault that no episode had: a health check found the desktop dead."""
+"""The kind of a fault without an episode: a health check found the desktop dead."""
 WAITING = "rollouts_waiting"
 COUNTS = (
     *("dropped_sessions", "quarantined_sessions", "leases_reclaimed", "loop_restarts", "ended_desktops"),
@@ -55,11 +55,11 @@ COUNTS = (
 )
 CALLS = ("boot", "reset", "step", "evaluate")
 SLOW_HOST, SLOW_HOST_STEPS = 1.5, 50
-"""How many times as long as on the median host an action takes on one that is named as slow, in the mean of so many."""
+"""A host is slow if its actions take so many times as long as the median host's, in the mean of so many actions."""
 
 
 class DesktopState(StrEnum):
-    """Where a slot of the pool is in its life."""
+    """This is the state of a slot of the pool."""
 
     UNPLACED = "unplaced"
     """No node has room for it."""
@@ -68,23 +68,23 @@ class DesktopState(StrEnum):
     IDLE = "idle"
     BUSY = "busy"
     DEAD = "dead"
-    """It failed, or its boot did, and is being thrown away; it boots anew after that, or after a rest."""
+    """It or its boot failed, and it is being thrown away; then the slot boots again, perhaps after a pause."""
 
     @property
     def level(self) -> str:
-        """The name of the number of desktops in this state."""
+        """The name of the metric that counts desktops in this state."""
         return f"desktops_{self.value}"
 
 
 @dataclass(frozen=True)
 class LeaseReport:
-    """What its holder did with a leased desktop.
+    """A holder reports this when it gives back its desktop.
 
     Attributes:
         fault: what ended the lease early, or None.
-        seconds: by call (`reset`, `step`, `evaluate`), what each that succeeded took in seconds.
-        message: what the fault said.
-        interrupted: left in the middle of a call, by no fault: the desktop may be at it for long.
+        seconds: seconds of each successful call, by name (`reset`, `step`, `evaluate`).
+        message: the fault's message.
+        interrupted: whether the holder left during a call, without a fault: the desktop may be busy for long.
     """
 
     fault: Fault | None = None
@@ -94,17 +94,17 @@ class LeaseReport:
 
     @property
     def was_set_up(self) -> bool:
-        """Whether the desktop was set up for the task."""
+        """Return whether the desktop was set up for the task."""
         return bool(self.seconds.get("reset"))
 
     @property
     def completed(self) -> bool:
-        """Whether the episode came to its verdict."""
+        """Return whether the episode got its verdict."""
         return self.fault is None and bool(self.seconds.get("evaluate"))
 
 
 class PoolMetrics:
-    """Counts between two calls of `collect`.
+    """This object counts between two calls of `collect`.
 
     Args:
         num_desktops: how many the pool has.
@@ -123,7 +123,7 @@ class PoolMetrics:
         self._seconds[call].append(seconds)
 
     def fault(self, fault: Fault) -> None:
-        """Count a fault by its kind; one of no kind as `lost`."""
+        """Count a fault by its kind; one of unknown kind counts as `lost`."""
         is_end = fault is DesktopEndedError
         self.count("ended_desktops" if is_end else f"faults/{_KIND_OF.get(fault, 'lost')}")
 
@@ -155,7 +155,7 @@ class PoolMetrics:
         self._waits.append(waited_s)
 
     def lease_ended(self, report: LeaseReport, host: str) -> None:
-        """Count what a lease came to, of a desktop on this host."""
+        """Count the report of a lease on this host."""
         for call, seconds in report.seconds.items():
             self._seconds[call].extend(seconds)
         self._steps_on[host].extend(report.seconds.get("step", ()))
@@ -164,19 +164,19 @@ class PoolMetrics:
 
     @property
     def states(self) -> list[tuple[DesktopState, float]]:
-        """Of each slot, and the Unix time since which it has it."""
+        """Return each slot's state, and the Unix time since which it has that."""
         return list(self._states)
 
     @property
     def now(self) -> dict[str, int]:
-        """How many desktops are in which state, and how many rollouts wait, at this moment."""
+        """Return how many desktops are in each state, and how many rollouts wait, at this moment."""
         return dict(self._levels)
 
     def collect(self) -> dict[str, float]:
-        """The counters since the last call, named `environment/...`; times in seconds, shares in [0, 1].
+        """Return the counters since the last call, named `environment/...`; times in seconds, shares in [0, 1].
 
-        `desktops_*` and `rollouts_waiting` are means over the time since then: a training step asks when its rollouts
-        are over, and nothing waits or works any more.
+        `desktops_*` and `rollouts_waiting` are means over that time: a training step asks after its rollouts, when
+        nothing waits or works any more.
         """
         self._spend()
         elapsed_s = max(self._clock() - self._since, 1e-9)
@@ -199,7 +199,7 @@ class PoolMetrics:
         return {f"environment/{name}": float(value) for name, value in values.items()}
 
     def _slow_hosts(self) -> dict[str, float]:
-        """Hosts whose desktops are slow, and how many times as slow as the median host's, the lower of two."""
+        """Return hosts with slow desktops, and how many times as slow as the (lower) median host they are."""
         means = {host: _mean(steps) for host, steps in self._steps_on.items() if len(steps) >= SLOW_HOST_STEPS}
         usual = median_low(means.values()) if means else 0.0
         return {host: mean / usual for host, mean in means.items() if usual and mean >= SLOW_HOST * usual}
@@ -213,7 +213,7 @@ class PoolMetrics:
         self._steps_on: defaultdict[str, list[float]] = defaultdict(list)
 
     def _spend(self) -> None:
-        """Add the time since the last change to what the levels have come to."""
+        """Add each level, times the time since the last change, to its sum."""
         now = self._clock()
         for name, level in self._levels.items():
             self._spent[name] += level * (now - self._last_change)
@@ -221,7 +221,7 @@ class PoolMetrics:
 
 
 def fault_of(error: BaseException) -> Fault | None:
-    """The fault that an error is, by the nearest class of the package's own; None where it is none."""
+    """Return the fault that an error stands for, as the nearest class of this package; None if it is no fault."""
     return next((kind for kind in _FAULTS if isinstance(error, kind)), None)
 
 

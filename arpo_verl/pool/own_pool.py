@@ -1,4 +1,4 @@
-"""A desktop pool without a trainer: over a Ray of its own, or a cluster that runs already."""
+"""This makes a desktop pool without a trainer, on its own Ray or on a running cluster."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _STARTS = 3
 
 @contextlib.contextmanager
 def own_pool(config: EnvironmentConfig) -> Iterator[DesktopPool]:
-    """The desktops of `config`, booting from now on and closed with the block.
+    """Make a pool of the desktops of `config`, which boot from now on and close with the block.
 
-    Where `RAY_ADDRESS` names a cluster they are spread over it, as a trainer's; else Ray is started here, and ends with
-    this process however that ends. A Ray that this process has is left as it is.
+    If `RAY_ADDRESS` names a cluster, the desktops are spread over it, as a trainer's are. Otherwise it starts Ray here,
+    which ends with this process in any case. If this process has a Ray already, it uses that and does not end it.
 
     Raises:
-        ConfigError: the cluster cannot hold the desktops.
+        ConfigError: the cluster has no room for the desktops.
     """
     is_ours = not ray.is_initialized()
     if is_ours:
@@ -47,7 +47,7 @@ def _start() -> None:
         try:
             ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
             return
-        except Exception:  # it gives itself 30 s, and has no option to wait longer for a busy machine
+        except Exception:  # Ray allows itself 30 s, and has no option to wait longer on a busy machine
             ray.shutdown()
             if start == _STARTS:
                 raise

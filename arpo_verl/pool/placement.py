@@ -1,6 +1,6 @@
-"""Which node gets which desktops. Pure; `ray.nodes()` comes in as plain values.
+"""This module decides which node gets which desktops. Pure; `ray.nodes()` comes in as plain values.
 
-A node offers desktops by a resource of its own, `docker:<ip>` by convention, and each desktop takes one unit of it.
+A node offers desktops by its own resource, `docker:<ip>` by convention, and each desktop takes one unit of it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError
 
 Node = Mapping[str, Any]
-"""One entry of `ray.nodes()`."""
+"""An entry of `ray.nodes()`."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a live node offers: `units` of `resource`, one a desktop."""
+    """A live node offers `units` of `resource`, one for each desktop."""
 
     node_id: str
     resource: str
@@ -29,17 +29,17 @@ class Offer:
 
 @dataclass(frozen=True)
 class Placement:
-    """One worker process to start: the slots that it serves, and on whose offer; None leaves the node to Ray."""
+    """This is a worker process to start: its slots, and its node's offer; with None, Ray chooses the node."""
 
     slots: tuple[int, ...]
     offer: Offer | None = None
 
 
 def read_offers(nodes: Iterable[Node], prefix: str) -> list[Offer] | None:
-    """What the live nodes offer under resources that begin with `prefix`.
+    """Return what the live nodes offer by resources whose names begin with `prefix`.
 
-    None where desktops need no offer: without a prefix, and on a single node started without such a resource, where
-    there is nothing to choose.
+    None if desktops need no offer: without a prefix, and on a single node without such a resource, since there is
+    nothing to choose.
     """
     live = [node for node in nodes if node["Alive"]]
     offers = [
@@ -48,7 +48,7 @@ def read_offers(nodes: Iterable[Node], prefix: str) -> list[Offer] | None:
         for name, units in sorted(node["Resources"].items())
         if prefix and name.startswith(prefix) and units >= 1
     ]
-    offers.sort(key=lambda offer: (offer.resource, offer.node_id))  # Ray lists its nodes in no order
+    offers.sort(key=lambda offer: (offer.resource, offer.node_id))  # Ray lists its nodes in any order
     return None if not prefix or (not offers and len(live) == 1) else offers
 
 
@@ -57,10 +57,10 @@ def place(
 ) -> list[Placement]:
     """Share `slots` among the offers in proportion to their units, in worker processes of `desktops_per_worker`.
 
-    Slots beyond the units that are left are in no placement.
+    If too few units are left, some slots get no placement.
 
     Args:
-        used: units that this pool's desktops already have.
+        used: units that this pool's desktops already take.
     """
     if offers is None:
         return [Placement(group) for group in _groups(slots, desktops_per_worker)]
@@ -80,28 +80,28 @@ def check_cluster(config: EnvironmentConfig, nodes: Iterable[Node]) -> None:
 
     Raises:
         ConfigError: it offers fewer units than `num_desktops`, or too little of `worker_resources`; the message says
-            what which node offers, and how to start nodes that offer more.
+            what each node offers, and how to start nodes that offer more.
     """
     nodes = [node for node in nodes if node["Alive"]]
     offers = read_offers(nodes, config.host_prefix)
     if offers is not None and sum(offer.units for offer in offers) < config.num_desktops:
         raise ConfigError(
-            f"the Ray cluster must offer {config.num_desktops} units of {config.host_prefix}<ip> for "
-            f"environment.num_desktops={config.num_desktops}, got {describe(nodes, offers)}; {_remedy(config, nodes)}"
+            f"environment.num_desktops={config.num_desktops} needs {config.num_desktops} units of {config.host_prefix}"
+            f"<ip> in the Ray cluster, which offers {describe(nodes, offers)}; {_remedy(config, nodes)}"
         )
     num_workers = math.ceil(config.num_desktops / config.desktops_per_worker)
     for name, amount in config.worker_resources.items():
         room = sum(int(node["Resources"].get(name, 0) / amount) for node in nodes) if amount else num_workers
         if room < num_workers:
             raise ConfigError(
-                f"the Ray cluster must hold {num_workers} desktop workers of environment.worker_resources.{name}="
-                f"{amount:g} each, got room for {room} on {len(nodes)} nodes; start more nodes with it, or lower "
-                "environment.num_desktops"
+                f"the Ray cluster needs room for {num_workers} desktop workers of environment.worker_resources.{name}="
+                f"{amount:g} each, but has room for {room} on {len(nodes)} nodes; start more nodes with this resource, "
+                "or lower environment.num_desktops"
             )
 
 
 def describe(nodes: Sequence[Node], offers: Sequence[Offer]) -> str:
-    """What the cluster offers, for a message."""
+    """Describe the cluster's offers, for a message."""
     named = ", ".join(f"{offer.resource}: {offer.units}" for offer in offers) or "none"
     silent = sum(node["Alive"] for node in nodes) - len({offer.node_id for offer in offers})
     return f"{sum(offer.units for offer in offers)} ({named}" + (f"; {silent} nodes offer none)" if silent else ")")
@@ -112,7 +112,7 @@ def _remedy(config: EnvironmentConfig, nodes: Sequence[Node]) -> str:
     each = math.ceil(config.num_desktops / max(1, len(nodes)))
     return (
         f"""start each desktop node with `ray start ... --resources='{{"{config.host_prefix}{address}": {each}}}'` """
-        "(its own address there), lower environment.num_desktops, or set environment.host_resource='' to use any node"
+        "(with its own address), lower environment.num_desktops, or set environment.host_resource='' to use any node"
     )
 
 

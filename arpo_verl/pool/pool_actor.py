@@ -1,5 +1,5 @@
-"""The named Ray actor behind the pool. Calls on a desktop go from its holder straight to the worker; only leases and
-counters pass here."""
+"""This named Ray actor is behind the pool. It handles only leases and counters; calls on a desktop go from its holder
+straight to the worker."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from arpo_verl.pool.workers import Worker, Workers, bounded
 
 logger = logging.getLogger(__name__)
 
-# How often workers are asked whether they hang, and leases whether their holders live.
+# How often the pool checks that workers do not hang and that leases are in use.
 WATCH_INTERVAL_S = 15.0
-# How often the pool is asked whether it serves anybody.
+# How often the pool checks whether it serves anybody.
 OUTAGE_INTERVAL_S = 1.0
-# When nobody has wanted one for so long, beyond what sessions rest between attempts, the next one waits anew.
+# If nobody has wanted a desktop for so long, plus the pauses between a session's attempts, the next one waits again.
 FORGET_OUTAGE_S = 60.0
-# Ray takes seconds to start a process, whatever a boot may take.
+# Ray takes seconds to start a process, however short a boot is.
 STARVED_S = 15.0
-# Pause before a loop is started again: 0.5, 1, 2, ... seconds, and from the first again once it has run for so long.
+# Pause before a loop starts again: 0.5, 1, 2, ... seconds. After a run of `SOUND_S` it begins with the first again.
 PAUSE_FIRST_S, PAUSE_MAX_S, SOUND_S = 0.5, 30.0, 60.0
-# So many failures in a row are no accident: those who wait get an error.
+# After so many failures in a row, those who wait get an error.
 HOPELESS = 8
 GAUGES = ("nodes", "hosts_resting", "tasks_quarantined")
 
 
 class PoolActor:
-    """Puts the pool's parts together. An asyncio actor: all its state is one event loop's."""
+    """This asyncio actor puts the pool's parts together: all its state belongs to one event loop."""
 
     def __init__(self, config: EnvironmentConfig):
         self._config = config
@@ -56,7 +56,7 @@ class PoolActor:
         self._loops = _Loops(partial(self._metrics.count, "loop_restarts"), self._tell_all)
 
     async def start(self, config: EnvironmentConfig) -> str:
-        """Boot desktops ahead of the first lease. Returns why `config` does not fit this pool, or ''."""
+        """Boot desktops before the first lease; return why `config` does not fit this pool, or ''."""
         if self._workers is None:
             self._workers = Workers(self._config, self._queue.host_lost, self._health)
             self._loops.start("start", partial(self._open, self._workers))
@@ -65,20 +65,20 @@ class PoolActor:
                 self._loops.start("status file", status_file.run)
         if config != self._config:
             names = [f.name for f in fields(config) if getattr(config, f.name) != getattr(self._config, f.name)]
-            # Not their values: a password may be among them.
+            # Names only, since a value may be a password.
             return f"this job's desktop pool was made with another environment section: {', '.join(names)} differ"
         return ""
 
     async def acquire(self, lease_id: str, task_id: str, avoid: Collection[str], batch: int) -> Grant:
-        """Wait in turn for a clean desktop, by choice of none of the nodes of `avoid`."""
+        """Wait in turn for a clean desktop, preferably not on a node of `avoid`."""
         return await self._queue.acquire(lease_id, task_id, avoid, batch)
 
     async def was_set_up(self, lease_id: str) -> None:
-        """The lease's task is set up: its host works."""
+        """Note that the lease's task is set up, so its host works."""
         self._queue.was_set_up(lease_id)
 
     async def release(self, lease_id: str, report: LeaseReport) -> bool:
-        """End a lease, or leave the queue. Returns whether it was an attempt of its session."""
+        """End a lease, or leave the queue; return whether it was an attempt of its session."""
         return self._queue.release(lease_id, report)
 
     async def holder_died(self, holder: str) -> None:
@@ -87,21 +87,21 @@ class PoolActor:
         self._queue.holder_died(holder)
 
     async def report_drop(self, task_id: str) -> None:
-        """Count a session that was given up, whatever the reason."""
-        logger.warning("a session of task %s was dropped: nothing of it is scored", task_id)
+        """Count a session that was given up, for any reason."""
+        logger.warning("a session of task %s was dropped, without a score", task_id)
         self._metrics.count("dropped_sessions")
 
     async def refuse(self, message: str) -> None:
-        """Lease no desktop any more: the run cannot go on, for the reason that `refusal` gives from now on."""
+        """Lease no more desktops: the run cannot go on, and `refusal` gives the reason from now on."""
         if not self._queue.refusal:
             self._queue.refuse(ConfigError(message))
 
     async def refusal(self) -> str:
-        """Why the run cannot go on, or ''."""
+        """Return why the run cannot go on, or ''."""
         return self._queue.refusal
 
     async def status(self) -> dict[str, int]:
-        """How many desktops are in which state, how many rollouts wait, how many nodes work or rest, at this moment."""
+        """Return how many desktops are in each state, how many rollouts wait, and how many nodes work or rest, now."""
         workers = [] if self._workers is None else self._workers.running
         nodes = {worker.node_id for worker in workers if worker.has_started}
         return {
@@ -112,7 +112,7 @@ class PoolActor:
         }
 
     async def metrics(self) -> dict[str, float]:
-        """Counters since the last call, and `GAUGES` as they are now."""
+        """Return the counters since the last call, and `GAUGES` as they are now."""
         now = await self.status()
         gauges = {f"environment/{name}": float(now[name]) for name in GAUGES}
         return self._metrics.collect() | gauges
@@ -128,7 +128,7 @@ class PoolActor:
         return pool_document(workers, self._queue, self._metrics, self._quarantine.task_ids, self._health.resting)
 
     def _tell_all(self, message: str) -> None:
-        """Have everybody who waits now get an error: there will be no desktop."""
+        """Send everybody who waits now an error: there will be no desktop."""
         self._queue.answer_all(DesktopBootError(message))
 
     def _count_hosts(self) -> int:
@@ -153,7 +153,7 @@ class PoolActor:
             self._loops.start("watch for outages", partial(self._watch_for_outages, workers, keeper))
 
     async def _watch(self, workers: Workers) -> None:
-        """Replace workers that hang, and end the leases of holders that have not been heard of for long."""
+        """Replace workers that hang, and end leases that their holders have not used for long."""
         interval_s = min(WATCH_INTERVAL_S, self._config.lease_idle_timeout_s / 2)
         while True:
             await asyncio.sleep(interval_s)
@@ -162,7 +162,7 @@ class PoolActor:
             await workers.leave_hosts(self._queue.is_at_work)
 
     async def _watch_for_outages(self, workers: Workers, keeper: DesktopKeeper) -> None:
-        """Have those who wait get an error when waiting has been in vain for long enough."""
+        """Send those who wait an error after no desktop has served for long enough."""
         config = self._config
         forget_s = FORGET_OUTAGE_S + config.retry_backoff_s * 2**config.max_attempts
         began = served_at = wanted_at = time.monotonic()
@@ -197,17 +197,17 @@ class PoolActor:
                 continue
             unused_s = min(idle_s[desktop.index], time.monotonic() - desktop.leased_at)
             if unused_s > self._config.lease_idle_timeout_s:
-                logger.warning("%s was not used for %.0f s: taken back", desktop.name, unused_s)
+                logger.warning("%s was not used for %.0f s, so the pool takes it back", desktop.name, unused_s)
                 self._metrics.count("leases_reclaimed")
                 self._queue.take_back(lease_id, DesktopLostError)
 
 
 class _Loops:
-    """Runs loops, each in a task of its own, and starts one that raised anew.
+    """This runs loops, each in its own task, and restarts a loop that raised.
 
     Args:
-        on_restart: called once a restart.
-        on_hopeless: called with what fails, at each failure of a loop that has failed `HOPELESS` times in a row.
+        on_restart: called at each restart.
+        on_hopeless: called with a message at each failure of a loop that has failed `HOPELESS` times in a row.
     """
 
     def __init__(self, on_restart: Callable[[], None], on_hopeless: Callable[[str], None]):
@@ -234,11 +234,11 @@ class _Loops:
                 return await loop()
             except Exception as error:
                 failures = 1 if time.monotonic() - began > SOUND_S else failures + 1
-                logger.exception("the desktop pool's %s failed, for the %d. time in a row; it goes on", name, failures)
+                logger.exception("the desktop pool's %s failed (%d times in a row) and starts again", name, failures)
                 if failures >= HOPELESS:
                     self._on_hopeless(
-                        f"the desktop pool's {name} has failed {failures} times in a row, which is a bug or a broken "
-                        f"Ray: {type(error).__name__}: {error}"
+                        f"the desktop pool's {name} has failed {failures} times in a row; this is a bug, or Ray is "
+                        f"broken: {type(error).__name__}: {error}"
                     )
             self._on_restart()
             await asyncio.sleep(min(PAUSE_FIRST_S * 2 ** min(failures - 1, 8), PAUSE_MAX_S))

@@ -1,4 +1,4 @@
-"""Tasks that break desktops are kept away from them for a while. Pure."""
+"""The quarantine keeps tasks that break desktops away from them for a while. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ HOSTS_TO_BLAME = 2
 
 @dataclass
 class _Record:
-    """A task's faults since an episode of it was last completed."""
+    """These are a task's faults since its last completed episode."""
 
     began: int
-    """How many episodes of all tasks had been completed by then."""
+    """How many episodes of all tasks were completed before the first fault."""
     places: list[tuple[int, str]] = field(default_factory=list)
     """Slot and host of each fault."""
     until: float | None = None
@@ -35,13 +35,13 @@ class _Record:
 
 
 class Quarantine:
-    """Counts faults by task, and blames the task only where others are completed meanwhile: when nothing is, a network
-    or a cloud is down. A task on probation, its time over, keeps its count: one more fault sends it back.
+    """This counts faults by task, and blames a task only if others' episodes complete meanwhile: if none does, a
+    network or a cloud is down. After its quarantine a task keeps its count: one more fault sends it back.
 
     Args:
-        config: `quarantine_faults`, `quarantine_desktops`, `quarantine_s`.
-        num_hosts: how many the pool has desktops on now that could be leased. On two of them a task must have broken
-            some, where there are two: one that is ill breaks those of any task.
+        config: for `quarantine_faults`, `quarantine_desktops`, `quarantine_s`.
+        num_hosts: counts the hosts whose desktops may be leased now. If there are two, a task must have broken desktops
+            on two, since a bad host breaks the desktops of any task.
         clock: seconds that only grow.
     """
 
@@ -58,14 +58,14 @@ class Quarantine:
         self._completed = 0
 
     def fault(self, task_id: str, slot: int, host: str) -> None:
-        """Count a fault of the desktop in `slot` of `host` under an episode of the task."""
+        """Count a fault of the desktop in `slot` of `host` during an episode of the task."""
         record = self._records.setdefault(task_id, _Record(self._completed))
         record.places.append((slot, host))
         if self._is_to_blame(record):
             record.until = self._clock() + self._config.quarantine_s
 
     def suspects(self, task_id: str) -> bool:
-        """Whether the task broke a desktop and other tasks' episodes were completed since, but none of its own."""
+        """Return whether the task broke a desktop, and since then only other tasks' episodes were completed."""
         record = self._records.get(task_id)
         return record is not None and self._completed > record.began
 
@@ -76,23 +76,23 @@ class Quarantine:
         return 0 < config.quarantine_faults <= record.faults and is_wide and self._completed > record.began
 
     def completed(self, task_id: str) -> None:
-        """An episode of the task came to its verdict: whatever broke before was not the task's doing."""
+        """Note that an episode of the task got its verdict, so the task did not cause the earlier faults."""
         self._records.pop(task_id, None)
         self._completed += 1
 
     def refusal(self, task_id: str) -> str | None:
-        """Why the task gets no desktop now; None when it does."""
+        """Return why the task gets no desktop now; None if it gets one."""
         record = self._records.get(task_id)
         if record is None or record.until is None or record.until <= self._clock():
             return None
         return (
             f"task {task_id} is quarantined for {record.until - self._clock():.0f} s more: its episodes broke desktops "
-            f"{record.faults} times, on {len(record.slots)} different ones of {len(record.hosts)} hosts, and none was "
+            f"{record.faults} times, {len(record.slots)} different desktops on {len(record.hosts)} hosts, and none was "
             f"completed in between "
             f"(environment.quarantine_faults={self._config.quarantine_faults}); try it by hand or leave it out"
         )
 
     @property
     def task_ids(self) -> list[str]:
-        """The tasks that are quarantined now."""
+        """Return the tasks that are in quarantine now."""
         return [task_id for task_id in self._records if self.refusal(task_id) is not None]

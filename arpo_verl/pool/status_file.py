@@ -1,4 +1,4 @@
-"""`pool.json`: what every desktop of the pool is at, for people to look at while a run goes on."""
+"""The file `pool.json` shows people what every desktop of the pool is doing while a run goes on."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from arpo_verl.pool.workers import Workers
 
 logger = logging.getLogger(__name__)
 
-# How often the pool is looked at, and thus at most written about.
+# The pause between two looks at the pool; each writes the file at most once.
 INTERVAL_S = 1.0
 HEARTBEAT_S = 15.0
-"""After so long the file is written although nothing changed: one that is much older is of a pool that is gone."""
+"""After so long we write the file even without a change: if it is much older, its pool is gone."""
 
 
 def pool_document(
     workers: Workers, queue: LeaseQueue, metrics: PoolMetrics, quarantined: Sequence[str], resting: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The pool at this moment, but for the time."""
+    """Return the pool's state at this moment, without the time."""
     tasks = {desktop.index: desktop.task_id for desktop in queue.leased.values()}
     return {
         "desktops": [
@@ -47,11 +47,11 @@ def pool_document(
 
 
 class StatusFile:
-    """Keeps a file up to date; a disk that fails costs the file, not the pool.
+    """This keeps a file up to date; if the disk fails, only the file is lost, not the pool.
 
     Args:
-        path: replaced whole, each time.
-        read: the document, but for its `time`.
+        path: the file, which is replaced as a whole each time.
+        read: returns the document, without its `time`.
     """
 
     def __init__(self, path: Path, read: Callable[[], dict[str, Any]]):
@@ -62,7 +62,7 @@ class StatusFile:
         self._complained = False
 
     async def run(self) -> None:
-        """Look and write, for ever."""
+        """Read the state and write the file, for ever."""
         while True:
             document, now = self._read(), time.monotonic()
             if document != self._written or now - self._written_at >= HEARTBEAT_S:
@@ -77,4 +77,4 @@ class StatusFile:
         except OSError as error:
             if not self._complained:
                 self._complained = True
-                logger.warning("the pool's state could not be written to %s: %s", self._path, error)
+                logger.warning("cannot write the pool's state to %s: %s", self._path, error)

@@ -1,4 +1,4 @@
-"""The Ray actor that hosts desktops: one thread each, so that blocking clients never block the actor."""
+"""This Ray actor hosts desktops, with a thread for each, so that blocking clients never block the actor."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from arpo_verl.types import Action, GuestRequest, Task
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# Time that a worker gives all its desktops to close when the pool shuts down.
+# The time that all desktops of a worker have to close when the pool shuts down.
 CLOSE_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
 class CallResult:
-    """What a call on a desktop came to."""
+    """This is the result of a call on a desktop."""
 
     value: Any = None
     error: DesktopError | DesktopEndedError | ConfigError | None = None
-    """Of a class of the package's own: a factory's may be unknown where this is read."""
+    """An error of this package's own classes: the reader may not know a factory's class."""
     seconds: float = 0.0
-    """What the call took on the worker, without Ray and queues."""
+    """Seconds that the call took on the worker, without Ray and queues."""
 
 
 class DesktopWorker:
-    """Hosts desktops; the pool wraps it as an asyncio Ray actor. No public method blocks the actor's event loop.
+    """This hosts desktops; the pool wraps it as an asyncio Ray actor. No public method blocks the actor's event loop.
 
     Args:
         config: which desktops.
@@ -53,24 +53,24 @@ class DesktopWorker:
         self._slots = {index: DesktopThread(index, self._make, first) for index, first in generations.items()}
 
     async def where(self) -> tuple[str, str]:
-        """The node's id and address."""
+        """Return the node's id and address."""
         return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address()
 
     async def live(self) -> None:
-        """Never returns; a caller that waits for it learns of this worker's death."""
+        """Never return, so that a caller that waits learns of this worker's death."""
         await asyncio.Event().wait()
 
     async def ping(self) -> dict[int, float]:
-        """Seconds since each slot was last used."""
+        """Return the seconds since each slot was last used."""
         now = time.monotonic()
         return {index: now - slot.last_used for index, slot in self._slots.items()}
 
     async def prepare(self, index: int, generation: int) -> CallResult:
-        """Have a clean desktop ready."""
+        """Boot a clean desktop."""
         return await self._call(index, generation, lambda env: env.prepare())
 
     async def is_ready(self, index: int, generation: int) -> CallResult:
-        """Whether the desktop, which nobody uses, is still alive."""
+        """Return whether an idle desktop is still alive."""
         return await self._call(index, generation, lambda env: env.is_ready())
 
     async def reset(self, index: int, generation: int, task: Task) -> CallResult:
@@ -89,7 +89,7 @@ class DesktopWorker:
         return await self._call(index, generation, lambda env: env.evaluate())
 
     async def renew(self, index: int) -> int:
-        """Throw the slot's desktop away; returns the next one's generation. It boots at the next call."""
+        """Throw the slot's desktop away; return the generation of the next one, which boots at the next call."""
         return self._slots[index].renew()
 
     async def close(self) -> None:
@@ -106,7 +106,7 @@ class DesktopWorker:
             closer.join(max(0.0, deadline - time.monotonic()))
 
     def _make(self, name: str) -> DesktopEnvironment:
-        # The first desktop imports the client for seconds; the others wait for it instead of importing in parallel.
+        # The first desktop imports the client, which takes seconds; the others wait instead of importing it too.
         with self._factory_lock:
             if self._factory is None:
                 self._factory = environment_factory(self._config)
@@ -119,10 +119,10 @@ class DesktopWorker:
         except (DesktopError, DesktopEndedError, ConfigError) as error:
             fault = fault_of(error) or DesktopLostError
             return CallResult(error=fault(str(error)), seconds=time.monotonic() - started)
-        except ArpoError as error:  # MissingDependencyError, TaskError: no other desktop will do better
+        except ArpoError as error:  # MissingDependencyError, TaskError: another desktop would fail too
             return CallResult(error=ConfigError(str(error)), seconds=time.monotonic() - started)
         except Exception as error:
-            # Not a fault that the interface knows: a bug, ours or a factory's. The desktop is still not to be trusted.
+            # This is a bug, ours or a factory's, and no fault of the interface. We do not trust the desktop any more.
             logger.exception("desktop %s.%s raised an unexpected error", index, generation)
             lost = DesktopLostError(f"unexpected {type(error).__name__}: {error}")
             return CallResult(error=lost, seconds=time.monotonic() - started)
@@ -130,10 +130,10 @@ class DesktopWorker:
 
 
 class DesktopThread:
-    """One place for a desktop: its current environment, and the daemon thread that alone calls it.
+    """This is a slot for a desktop: its current environment, and the only thread that calls it, a daemon.
 
-    Every desktop of a slot has its generation. A call names the one it means, so that a holder whose desktop was taken
-    away cannot touch the next holder's.
+    Every desktop of a slot has a generation. A call names the generation that it is for, so that a holder whose desktop
+    was taken away cannot touch the next holder's.
     """
 
     def __init__(self, index: int, make: Callable[[str], DesktopEnvironment], generation: int = 1):
@@ -145,7 +145,7 @@ class DesktopThread:
         self._start()
 
     def call(self, generation: int, function: Callable[[DesktopEnvironment], T]) -> Future[T]:
-        """Have the slot's thread run `function` on the desktop, after what was asked before."""
+        """Let the slot's thread run `function` on the desktop, after all earlier calls."""
         future: Future[T] = Future()
         with self._wake:
             if self._closed or generation != self.generation:
@@ -156,14 +156,14 @@ class DesktopThread:
         return future
 
     def renew(self) -> int:
-        """Abandon the desktop, hung thread and all, and return the generation of the one to come."""
+        """Give up the desktop, even with a hung thread, and return the generation of the next one."""
         self.close()
         self.generation += 1
         self._start()
         return self.generation
 
     def close(self) -> threading.Thread:
-        """Close the desktop in a thread of its own: that kills its guest, which also frees a hung call."""
+        """Close the desktop in another thread: that kills its guest, which also ends a hung call."""
         with self._wake:
             self._closed = True
             abandoned = [self._running, *(future for _, future in self._queue)]
@@ -178,7 +178,7 @@ class DesktopThread:
         return closer
 
     def _start(self) -> None:
-        # All new: a hung thread of the last generation keeps its own condition and queue, and ends by itself.
+        # Everything is new: a hung thread of the last generation keeps its own condition and queue, and ends by itself.
         self._wake = threading.Condition()
         self._queue: list[tuple[Callable[[DesktopEnvironment], Any], Future[Any]]] = []
         self._running: Future[Any] | None = None
@@ -202,7 +202,7 @@ class DesktopThread:
                 result = function(env)
             except Exception as error:
                 _settle(future, error=error)
-            except BaseException as error:  # a library's sys.exit would end the worker, all its desktops with it
+            except BaseException as error:  # a library's sys.exit would end the worker with all its desktops
                 _settle(future, error=RuntimeError(f"a desktop call tried to end the process: {error!r}"))
             else:
                 _settle(future, result=result)
@@ -211,7 +211,7 @@ class DesktopThread:
         return self._closed or generation != self.generation
 
     def _adopt(self, name: str, generation: int) -> DesktopEnvironment:
-        """Make the environment in its own thread: clients such as Playwright are bound to the thread that made them."""
+        """Make the environment in its own thread: clients such as Playwright work only in the thread that made them."""
         env = self._make(name)
         with self._wake:
             if not self._over(generation):

@@ -1,4 +1,4 @@
-"""The worker processes of the pool: started where there is room for desktops, and replaced when they or nodes die."""
+"""This starts the pool's worker processes on nodes with room for desktops, and replaces dead ones."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from arpo_verl.pool.worker import CLOSE_TIMEOUT_S, DesktopWorker
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# How often desktops without a node look for one: nodes come back, and new ones join.
+# How often desktops without a node look for one, since nodes come back and new ones join.
 PLACE_INTERVAL_S = 2.0
 # Ray takes up to half a minute to notice that a node is dead.
 SUSPECT_S = 30.0
-# How often the log says that they still look.
+# How often the log says that they are still looking.
 COMPLAIN_INTERVAL_S = 60.0
 
 
 @dataclass(eq=False)
 class Worker:
-    """A worker process; `node_id` and `host`, its node's name for people, are known once it has started."""
+    """This is a worker process; `node_id` and `host`, its node's name for people, are known once it has started."""
 
     actor: ActorHandle[DesktopWorker]
     placement: Placement
@@ -58,17 +58,17 @@ class Worker:
 
 
 class Workers:
-    """Gives every slot a worker. One event loop's, as the pool's actor.
+    """This gives every slot a worker. Only the pool actor's event loop uses it.
 
     Args:
-        config: which desktops, and what workers ask of a node.
-        on_lost: called for each worker that died, after it was forgotten.
-        health: what is known of the nodes; one that rests is used where no other has room.
+        config: which desktops, and the resources of their workers.
+        on_lost: called for each dead worker, after we have forgotten it.
+        health: the nodes' health; a resting node is used only if no other has room.
     """
 
     def __init__(self, config: EnvironmentConfig, on_lost: Callable[[Worker], None], health: HostHealth):
         self.generations = dict.fromkeys(range(config.num_desktops), 1)
-        """By slot, the number of the desktop that it has, or will have next."""
+        """The number of each slot's current or next desktop."""
         self.running: list[Worker] = []
         self._config = config
         self._on_lost = on_lost
@@ -82,21 +82,21 @@ class Workers:
         self._move_out(range(config.num_desktops))
 
     async def worker_of(self, slot: int) -> Worker:
-        """The slot's worker; waits until a node has room for one."""
+        """Return the slot's worker, after waiting until a node has room for one."""
         return await asyncio.shield(self._homes[slot])
 
     def is_placed(self, slot: int) -> bool:
         return slot not in self._homeless
 
     def host_of(self, slot: int) -> str | None:
-        """The node of the slot's worker; None where it has none, or one of which that is not known yet."""
+        """Return the node of the slot's worker; None without a worker, or if its node is not known yet."""
         home = self._homes[slot]
         worker = home.result() if home.done() else None
         is_known = worker is not None and (worker.placement.offer is not None or worker.has_started)
         return worker.host if worker is not None and is_known else None
 
     def lost(self, worker: Worker) -> None:
-        """Forget a worker that died or does not answer; its desktops are placed anew. Safe to call twice."""
+        """Forget a worker that died or does not answer, and place its desktops again. Safe to call twice."""
         if worker not in self.running:
             return
         logger.warning("the desktop worker of slots %s died; starting another", worker.slots)
@@ -110,7 +110,7 @@ class Workers:
         ray.kill(worker.actor)
 
     async def run(self) -> None:
-        """Place the slots that have no worker, for ever."""
+        """Place slots without a worker, for ever."""
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), PLACE_INTERVAL_S if self._homeless else None)
@@ -118,7 +118,7 @@ class Workers:
             await self._place_homeless()
 
     async def leave_hosts(self, is_busy: Callable[[Worker], bool]) -> None:
-        """Give up idle workers on hosts whose desktops do not boot, where others offer room for all of a worker's."""
+        """Give up idle workers on hosts that boot no desktops, if other hosts have room for all their desktops."""
         nodes = await asyncio.to_thread(ray.nodes)
         self._health.forget_all_but(node["NodeID"] for node in nodes if node["Alive"])
         offers = self._trusted(read_offers(nodes, self._config.host_prefix))
@@ -142,16 +142,16 @@ class Workers:
             ray.kill(worker.actor)
 
     async def diagnose(self, worker: Worker | None = None) -> str:
-        """Why a worker may not start, or why there is none: what the cluster offers and what of it is free."""
+        """Return why a worker may not start, or why there is none: the cluster's offers, and what of them is free."""
         nodes = await asyncio.to_thread(ray.nodes)
         offers = read_offers(nodes, self._config.host_prefix)
         free = await asyncio.to_thread(ray.available_resources)
         if offers is None:
             asked = dict(self._config.worker_resources) or "none: Ray has not started their processes yet"
-            return f"the cluster's free resources are {free}; of these workers ask for {asked}"
+            return f"the cluster's free resources are {free}; workers need {asked}"
         names = {offer.resource for offer in offers} if worker is None else {worker.host}
         unused = ", ".join(f"{name}: {free.get(name, 0):g}" for name in sorted(names))
-        return f"the cluster offers {describe(nodes, offers)}, free of it are {unused or 'none'}"
+        return f"the cluster offers {describe(nodes, offers)}; free are {unused or 'none'}"
 
     def _move_out(self, slots: range | tuple[int, ...]) -> None:
         for slot in slots:
@@ -174,7 +174,7 @@ class Workers:
             )
 
     def _trusted(self, offers: list[Offer] | None) -> list[Offer] | None:
-        """Without nodes that rest, and those that have just lost a worker: Ray may not know yet that they are dead."""
+        """Remove nodes that rest, and nodes that have just lost a worker: Ray may not know yet that they are dead."""
         if offers is None:
             return None
         recent = time.monotonic() - SUSPECT_S
@@ -195,7 +195,7 @@ class Workers:
         generations = {slot: self.generations[slot] for slot in placement.slots}
         actor = _worker_class(self._config, placement).remote(self._config, generations)
         worker = Worker(actor, placement, asyncio.create_task(_awaited(actor.where.remote())))
-        worker.started.add_done_callback(lambda task: task.cancelled() or task.exception())  # else asyncio complains
+        worker.started.add_done_callback(lambda task: task.cancelled() or task.exception())  # or asyncio complains
         self.running.append(worker)
         self._homeless.difference_update(placement.slots)
         for slot in placement.slots:
@@ -205,7 +205,7 @@ class Workers:
         life.add_done_callback(self._lives.discard)
 
     async def _outlive(self, worker: Worker) -> None:
-        """Ray ends this call with an error when the worker dies."""
+        """Wait for the worker's death: then Ray ends this call with an error."""
         try:
             await worker.actor.live.remote()
         except Exception as error:
@@ -217,7 +217,7 @@ def _worker_class(config: EnvironmentConfig, placement: Placement) -> Any:
     resources, offer = dict(config.worker_resources), placement.offer
     options: dict[str, Any] = {
         "num_cpus": resources.pop("CPU", 0),
-        # Every desktop may have a call running, and leases are checked besides.
+        # Every desktop may have a running call, and the pool also checks leases.
         "max_concurrency": 4 * len(placement.slots) + 16,
         "scheduling_strategy": "SPREAD",
     }
@@ -234,7 +234,7 @@ def _worker_class(config: EnvironmentConfig, placement: Placement) -> Any:
 
 
 async def bounded(ref: Awaitable[T], timeout_s: float) -> T:
-    """The result of a Ray call, or `asyncio.TimeoutError`."""
+    """Return the result of a Ray call, or raise `asyncio.TimeoutError`."""
     return await asyncio.wait_for(_awaited(ref), timeout_s)
 
 

@@ -1,10 +1,10 @@
-"""The run's folder, both ends: what is written of a run, where, and how it is read back.
+"""This package writes a run's folder and reads it back.
 
-`layout` has every name in it, once; `run_lock` keeps a second trainer out. Written: the agent loop opens a
-`records/recorder.py: EpisodeWriter` for each episode; `records/documents.py: EpisodeRecord` says what goes into
-`episode.json`, `episode_folder` puts it in its place, `budget` bounds it, `starts` notes what ran. Read:
-`records/run.py: open_run` gives a `Run`, which reads episodes (`summaries`), what training made of them (`groups`),
-curves (`metrics`) and what goes on just now (`live`), each file once while it grows; `listing` finds the episodes for
-both ends. `recorded` reads whole episodes to seed a store or to imitate, `run_summary` what a run reached; `step_lines`
-makes a line of each training step, `film_strip` draws an episode. docs/trajectories.md has the format.
+`layout` has the name of every file, and `run_lock` keeps a second trainer out. To write, the agent loop opens a
+`records/recorder.py: EpisodeWriter` for each episode. `records/documents.py: EpisodeRecord` makes `episode.json`,
+`episode_folder` puts it in its place, `budget` limits its size, and `starts` notes what ran. To read, `records/run.py:
+open_run` returns a `Run`. It reads episodes (`summaries`), how training used them (`groups`), curves (`metrics`) and
+what happens now (`live`), each file once while it grows; `listing` finds the episodes for both sides. `recorded` reads
+whole episodes, to seed a store or to imitate; `run_summary` reads a run's results. `step_lines` makes a line for each
+training step, `film_strip` draws an episode. docs/trajectories.md has the format.
 """

@@ -1,6 +1,6 @@
-"""The bound of what a run's records take on disk: screenshots of old steps make room for new ones.
+"""This limits the size of a run's records on disk: old steps lose screenshots to make room for new ones.
 
-The recorder keeps it, so that it holds with any trainer and sampler, and on every node's own disk.
+The recorder enforces it, so that it works with any trainer and sampler, and on every node's own disk.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ logger = logging.getLogger(__name__)
 
 
 class BudgetKeeper:
-    """Has the bound kept in the background, by one process of those that record into a folder.
+    """This enforces the limit in the background, in one of the processes that record into a folder.
 
-    The one that holds the folder's lock keeps it; the kernel drops the lock with the process, and the next that records
-    takes over. Where the file system has no locks all of them keep it: they remove the same screenshots.
+    That is the process with the folder's lock; the kernel frees the lock when the process ends, and the next one that
+    records takes over. If the file system has no locks, all of them enforce it, and remove the same screenshots.
 
     Args:
-        directory: as `ScreenshotBudget`, as the other.
+        directory, limit_bytes: as for `ScreenshotBudget`.
     """
 
     def __init__(self, directory: Path, limit_bytes: int):
@@ -40,13 +40,13 @@ class BudgetKeeper:
         self._asked = threading.Event()
 
     def recorded(self, step: int) -> None:
-        """An episode of this training step is in its place. Returns at once."""
-        if not self._asked.is_set():  # one that waits its turn will see this episode too
+        """Note that an episode of this training step is in its place, and return at once."""
+        if not self._asked.is_set():  # a check that is still waiting will see this episode too
             self._asked.set()
             self._thread.submit(self._keep, step)
 
     def wait(self) -> None:
-        """Wait until what was asked for so far is done."""
+        """Wait until all checks so far are done."""
         self._thread.submit(lambda: None).result()
 
     def _keep(self, step: int) -> None:
@@ -54,8 +54,8 @@ class BudgetKeeper:
         try:
             if self._is_mine():
                 self._budget.enforce(step)
-        except Exception:  # a thread's errors would be seen by nobody
-            logger.exception("gui_agent.trajectory_budget_bytes could not be kept below %s", self._directory)
+        except Exception:  # nobody would see a thread's errors
+            logger.exception("could not enforce gui_agent.trajectory_budget_bytes in %s", self._directory)
 
     def _is_mine(self) -> bool:
         if self._lock is None:
@@ -73,7 +73,7 @@ class BudgetKeeper:
 
 @functools.cache
 def budget_keeper(directory: Path, limit_bytes: int) -> BudgetKeeper:
-    """This process's keeper of the folder."""
+    """Return this process's keeper of the folder."""
     return BudgetKeeper(directory, limit_bytes)
 
 
@@ -81,7 +81,7 @@ def budget_keeper(directory: Path, limit_bytes: int) -> BudgetKeeper:
 class _RecordedEpisode:
     path: str
     modified_ns: int
-    """The folder's time stamp when it was measured: screenshots may come back."""
+    """The folder's time stamp at the measurement: screenshots may come back."""
     screenshot_bytes: int
     other_bytes: int
 
@@ -91,13 +91,13 @@ class _RecordedEpisode:
 
 
 class ScreenshotBudget:
-    """Keeps the records below a folder within a bound. For one process and one thread; others only add episodes.
+    """This keeps the records below a folder within a limit. Use it in one thread; others may only add episodes.
 
-    What it has seen it does not look at again: a call lists the step folders, and reads those that changed.
+    It reads nothing twice: a call lists the step folders, and reads those that changed.
 
     Args:
-        directory: with a folder `step_000012` for each step.
-        limit_bytes: of all files of finished episodes.
+        directory: the folder with a folder `step_000012` for each step.
+        limit_bytes: most bytes of all files of finished episodes.
     """
 
     def __init__(self, directory: Path, limit_bytes: int):
@@ -105,15 +105,15 @@ class ScreenshotBudget:
         self._limit_bytes = limit_bytes
         self._listings = StepListings(directory)
         self._steps: dict[str, dict[str, _RecordedEpisode]] = {}
-        """By the name of the step's folder, then of its own."""
+        """Episodes by the name of their step's folder, then of their own."""
         self._complained = False
 
     def enforce(self, running_step: int) -> int:
-        """Remove screenshots of steps before `running_step` until the bound holds, those of validations last; returns
-        how many bytes. What the running step records may exceed the bound until the next call.
+        """Remove screenshots of steps before `running_step` until the limit holds, validations last; return their
+        bytes. The running step's records may exceed the limit until the next call.
 
         Raises:
-            OSError: the disk refuses.
+            OSError: the files cannot be read or removed.
         """
         self._look()
         excess = (
@@ -127,14 +127,14 @@ class ScreenshotBudget:
         if removed < excess and not self._complained:
             self._complained = True
             logger.warning(
-                "the episodes below %s take %d bytes more than gui_agent.trajectory_budget_bytes=%d, and earlier "
-                "steps have no screenshots left to remove; record a share of them with gui_agent.record_share",
+                "the episodes in %s take %d bytes more than gui_agent.trajectory_budget_bytes=%d, and earlier steps "
+                "have no screenshots left to remove; set gui_agent.record_share to record only a share of them",
                 *(self._directory, excess - removed, self._limit_bytes),
             )
         return removed
 
     def _removable(self, running_step: int) -> Iterator[_RecordedEpisode]:
-        """The episodes that have screenshots, in the order in which they lose them."""
+        """Yield the episodes with screenshots, in the order in which they lose them."""
         earlier = [self._steps[name] for name in self._listings.names if (step_of(name) or 0) < running_step]
         episodes = [e for step in earlier for _, e in sorted(step.items()) if e.screenshot_bytes]
         validations = []
@@ -183,7 +183,7 @@ def _is_validation(episode: _RecordedEpisode) -> bool:
 def _remove_screenshots(episode: _RecordedEpisode) -> int:
     for name in os.listdir(episode.path):
         if is_screenshot(name):
-            with contextlib.suppress(FileNotFoundError):  # another keeper's, where there are no locks
+            with contextlib.suppress(FileNotFoundError):  # without locks, another keeper may have removed it
                 os.unlink(os.path.join(episode.path, name))
     removed, episode.screenshot_bytes = episode.screenshot_bytes, 0
     return removed

@@ -1,4 +1,4 @@
-"""What is written of an episode, as JSON documents, and where. Pure; docs/trajectories.md says it field by field."""
+"""This makes an episode's JSON documents, and names their folder. Pure; docs/trajectories.md lists all fields."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from arpo_verl.types import Action, EpisodeId, Task
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """What is written of an episode beside its screenshots."""
+    """This is an episode's record, apart from its screenshots."""
 
     id: EpisodeId
     task_id: str
     content: Mapping[str, Any]
     replies: Sequence[Generated] = ()
     tokens: Sequence[Sequence[str]] = ()
-    """The text of each token of `replies`; none where it is not known."""
+    """The text of each token of `replies`; empty if unknown."""
     seen: Sequence[int] | None = None
     """See `Episode.seen`."""
     log: bytes = b""
@@ -33,7 +33,7 @@ class EpisodeRecord:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any], episode: Episode, score: Score, desktop: str = "") -> EpisodeRecord:
-        """Put together the row's place in the training and what the episode came to."""
+        """Combine the row's place in the training with the episode's results."""
         id = id_of_row(row)
         content = {
             **_whereabouts(id, episode.task),
@@ -69,7 +69,7 @@ class EpisodeRecord:
 
     @property
     def folder(self) -> Path:
-        """Relative to the trajectory directory."""
+        """The episode's folder, relative to the trajectory directory."""
         return folder_of(self.id, self.task_id)
 
     @property
@@ -78,19 +78,19 @@ class EpisodeRecord:
 
 
 def id_of_row(row: Mapping[str, Any]) -> EpisodeId:
-    """The episode of a dataset row, with what veRL adds to it."""
+    """Return the episode's id, from a dataset row with veRL's additions."""
     return EpisodeId(int(row.get("global_steps", 0)), str(row.get("uid", "")), int(row.get("session_id", 0)))
 
 
 def folder_of(id: EpisodeId, task_id: str) -> Path:
-    """An episode's folder, relative to the trajectory directory; from names that may hold anything."""
+    """Return an episode's folder, relative to the trajectory directory, from names with any characters."""
     names = (re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)[:80] for name in (task_id, id.uid))
-    # A leading dot would say that the episode is still being played.
+    # A leading dot would mean that the episode is still being played.
     return Path(step_folder(id.step)) / (re.sub(r"^\.", "_", "__".join(names)) + f"_{id.session}")
 
 
 def live_document(id: EpisodeId, task: Task, desktop: str, started_at: float, turns: Sequence[Turn]) -> dict[str, Any]:
-    """What is known of an episode while it is played."""
+    """Return what is known about an episode while it is played."""
     return {**_whereabouts(id, task), "desktop": desktop, "started_at": started_at, "turns": _turns(turns)}
 
 
@@ -99,7 +99,7 @@ def _whereabouts(id: EpisodeId, task: Task) -> dict[str, Any]:
 
 
 def _programs(task: Task) -> list[str]:
-    """The programs that the task's file says it is about; OSWorld's, the shipped and generated tasks name theirs."""
+    """Return the programs that the task's file names, as OSWorld's, the shipped and the generated tasks do."""
     named = task.spec.get("related_apps")
     return [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
 
@@ -122,7 +122,7 @@ def _turns(turns: Sequence[Turn]) -> list[dict[str, Any]]:
 
 
 def _row(row: EpisodeSequence) -> dict[str, Any]:
-    """Of the token rows that the trainer got."""
+    """Describe a token row that the trainer got."""
     return {
         "prompt_tokens": len(row.prompt_ids),
         "response_tokens": len(row.response_ids),

@@ -1,4 +1,4 @@
-"""An episode's folder while it is written: hidden and as it happens, and then in its place, whole, in one step."""
+"""An episode's folder is hidden while we write it; at the end it goes to its place in one step."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ logger = logging.getLogger(__name__)
 
 
 class EpisodeFolder:
-    """Writes one episode below `directory`. Every method may raise `OSError`, where the disk refuses.
+    """This writes one episode below `directory`. Every method may raise `OSError` if it cannot write.
 
-    Nothing is forced to the disk: what a machine that lost its power had not written yet is a record, no more.
+    It does not force data to the disk: after a power failure only a record is lost.
 
     Args:
-        directory: of all episodes.
-        place: the folder's own place in it, once it is finished.
+        directory: the folder of all episodes.
+        place: the finished folder's place in it.
     """
 
     def __init__(self, directory: Path, place: Path):
@@ -53,10 +53,10 @@ class EpisodeFolder:
         self._scratch = scratch
 
     def write_live(self, document: Mapping[str, Any]) -> None:
-        """Say what is known so far, in place of what was known before.
+        """Write what is known so far over the previous state.
 
-        Overwritten, not replaced: on ext4 a file that takes another's place is brought to the disk at once, which costs
-        fifty times as much. A reader that comes in that very moment finds no JSON, and comes again.
+        It overwrites the file instead of replacing it: ext4 writes a replaced file to the disk at once, which costs
+        fifty times as much. A reader at that very moment finds no JSON, and reads again.
         """
         content = _json(document, indent=None).ljust(self._live_bytes)
         file = os.open(self._open_scratch / LIVE_FILE, os.O_WRONLY | os.O_CREAT, 0o644)
@@ -73,7 +73,7 @@ class EpisodeFolder:
         self._screenshots.append(name)
 
     def finish(self, record: EpisodeRecord, *, keep_screenshots: bool = True) -> Path:
-        """Write the rest and put the folder in its place; returns that."""
+        """Write the rest, put the folder in its place, and return that."""
         scratch = self._open_scratch
         if record.seen is not None:
             self._reorder(record.seen)
@@ -85,13 +85,13 @@ class EpisodeFolder:
         (scratch / TOKENS_FILE).write_bytes(_tokens(record))
         if record.log:
             (scratch / HARNESS_LOG_FILE).write_bytes(record.log)
-        # What is there is the same session, recorded before the run was resumed.
+        # An existing folder is of the same session, recorded before the run was resumed.
         replace_directory(scratch, self._target)
         self._scratch = None
         return self._target
 
     def _reorder(self, seen: Sequence[int]) -> None:
-        """Number the screenshots anew: the first is the one that was the `seen[0]`th, and so on."""
+        """Renumber the screenshots: the first is the one with the number `seen[0]`, and so on."""
         paths = [self._open_scratch / name for name in self._screenshots]
         contents = [path.read_bytes() for path in paths]
         for path in paths:
@@ -101,7 +101,7 @@ class EpisodeFolder:
             self.add_screenshot(contents[number])
 
     def discard(self) -> None:
-        """Remove what is not finished."""
+        """Remove an unfinished folder."""
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
@@ -113,10 +113,10 @@ class EpisodeFolder:
 
 
 def write_episode(directory: Path, record: EpisodeRecord, screenshots: Sequence[bytes]) -> Path:
-    """Write an episode that is over; its folder appears whole or not at all.
+    """Write a finished episode; its folder appears completely or not at all.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: the files cannot be written.
     """
     folder = EpisodeFolder(directory, record.folder)
     try:
@@ -129,10 +129,10 @@ def write_episode(directory: Path, record: EpisodeRecord, screenshots: Sequence[
 
 
 def remove_unfinished(directory: Path, uids: Collection[str] | None = None) -> int:
-    """Remove the episodes that a killed run had not finished; returns how many. Nobody may be playing one now.
+    """Remove the episodes that a killed run had not finished; return how many. Nobody may be playing one now.
 
     Args:
-        uids: of these prompts alone, which a killed process played.
+        uids: prompts of a killed process; with None, all prompts.
     """
     listings = StepListings(directory)
     listings.refresh()
@@ -147,10 +147,10 @@ def remove_unfinished(directory: Path, uids: Collection[str] | None = None) -> i
 
 
 def add_missing_screenshots(folder: Path, screenshots: Sequence[bytes]) -> None:
-    """Give a finished episode the screenshots that it is said to have and does not; nothing where it is not there.
+    """Write the screenshots that a finished episode's record names but its folder lacks, if the folder exists.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: the files cannot be written.
     """
     try:
         names = read_episode(folder)["screenshots"]

@@ -1,4 +1,4 @@
-"""An episode's screenshots made small, with a mark where the agent pointed: single, as a strip, as a moving picture."""
+"""This draws an episode's small screenshots, with a mark where the agent pointed: single, as a strip, or as a GIF."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from arpo_verl.records.layout import read_episode, screenshot_names
 from arpo_verl.untrusted import read_regular
 
 MOST_FRAMES = 100
-"""Of a moving picture: a frame takes a tenth of a second and 50 kB."""
+"""Most frames of a GIF: a frame takes a tenth of a second to make, and 50 kB."""
 
 _BACKGROUND, _MISSING, _TEXT, _FAINT = "#ffffff", "#d0d4da", "#1b1f24", "#57606a"
 _MARK, _MARK_EDGE = "#d1242f", "#ffffff"
 _MARKS_ACROSS = 45
-"""Radii of a mark that make up the width."""
+"""The picture's width, in radii of a mark."""
 _FONT_PX, _LINE_PX, _CAPTION_LINES = 12, 15, 4
 _GAP_PX = 8
 _TALLEST = 4
 _MOST_TEXT, _MOST_PIXELS = 2000, 100_000
-"""Of a caption; of a place on a screen, beyond which nothing is drawn."""
+"""Most characters of a caption; largest coordinate that we draw."""
 _FRAME_MS, _LAST_MS = 1500, 4000
-# Of the bundled font, on average; a line that is longer is cut at the frame's edge.
+# The bundled font's average width; longer lines are cut at the frame's edge.
 _CHARACTER_PX = 6
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What the agent saw and what it wrote then."""
+    """This is what the agent saw, and what it wrote then."""
 
     screenshot: bytes | None = field(repr=False)
-    """PNG or JPEG; None where it is not on disk any more."""
+    """PNG or JPEG; None if it is no longer on disk."""
     caption: str
     points: tuple[tuple[float, float], ...] = ()
-    """Where it pointed, in pixels of the screenshot, in order."""
+    """Where the agent pointed, in pixels of the screenshot, in order."""
 
 
 def recorded_frames(folder: Path) -> list[Frame]:
-    """The turns of a recorded episode, at most `MOST_FRAMES`: the screenshot, the reply to it and where it pointed.
+    """Return the first `MOST_FRAMES` turns of a recorded episode: screenshot, reply, and where the agent pointed.
 
     Raises:
-        OSError: the folder has no episode that can be read.
-        ValueError: it is torn.
+        OSError: the folder has no readable episode.
+        ValueError: the episode's file is incomplete.
     """
     content, on_disk = read_episode(folder), set(screenshot_names(folder))
     turns, names = (value if isinstance(value, list) else [] for value in map(content.get, ("turns", "screenshots")))
@@ -81,7 +81,7 @@ def _points(actions: object) -> Iterator[tuple[float, float]]:
 
 
 def thumbnail(frame: Frame, width: int) -> Image.Image:
-    """The screenshot at this width with its marks; a grey area where it is missing or is no image."""
+    """Return the screenshot at this width with its marks; a grey area if it is missing or no image."""
     try:
         image = read_image(frame.screenshot or b"")
         height = max(1, round(width * image.height / image.width))
@@ -96,7 +96,7 @@ def thumbnail(frame: Frame, width: int) -> Image.Image:
 
 
 def film_strip(frames: Sequence[Frame], width: int = 320, columns: int = 4, number: int = 0) -> Image.Image:
-    """All frames in rows, each with its number and the beginning of its caption below; `number` is the first one's."""
+    """Draw all frames in rows, each with its number and the start of its caption below; the first is `number`."""
     pictures = [thumbnail(frame, width) for frame in frames]
     height = max((picture.height for picture in pictures), default=1) + (_CAPTION_LINES + 1) * _LINE_PX
     rows, columns = math.ceil(len(frames) / columns) or 1, min(columns, len(frames)) or 1
@@ -110,13 +110,13 @@ def film_strip(frames: Sequence[Frame], width: int = 320, columns: int = 4, numb
 
 
 def moving_picture(frames: Sequence[Frame], width: int = 800) -> bytes:
-    """All frames one after the other as a GIF, which slides, chats and web pages show; captions as in a strip.
+    """Return all frames as a GIF, with captions as in a strip; slides, chats and web pages can show it.
 
     Raises:
-        ImageError: there is no frame.
+        ImageError: there are no frames.
     """
     if not frames:
-        raise ImageError("there must be a frame, got none")
+        raise ImageError("the episode has no frame to draw")
     pictures = [film_strip([frame], width, number=number) for number, frame in enumerate(frames)]
     size = (pictures[0].width, max(picture.height for picture in pictures))
     even = [ImageOps.pad(picture, size, color=_BACKGROUND, centering=(0, 0)) for picture in pictures]

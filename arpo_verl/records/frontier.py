@@ -1,7 +1,7 @@
-"""`frontier.jsonl`: what frontier sampling thinks of the tasks, a line a training step.
+"""`frontier.jsonl` has frontier sampling's estimates of the tasks, one line for each training step.
 
-A line has the step's changes; the first of each start has all tasks, so that a run which goes on from a checkpoint
-leaves nothing behind of the steps that it does again.
+A line has the step's changes, but the first line of each start has all tasks. So a run that resumes from a checkpoint
+replaces all estimates of the steps that it repeats.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ def append_estimates(path: Path, step: int, estimates: Sequence[TaskEstimate]) -
     """Append a step's line.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: the file cannot be written.
     """
     append_objects(path, [{"step": step, "tasks": [asdict(estimate) for estimate in estimates]}])
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedEstimate(TaskEstimate):
-    """A task's estimate as it was last written."""
+    """This is a task's last written estimate."""
 
     step: int = 0
-    """The training step after which it was."""
+    """The training step before the estimate."""
 
 
 class FrontierFile:
-    """The file as it grows. Not thread-safe: its `Run` locks."""
+    """This reads the growing file. It is not thread-safe: its `Run` locks."""
 
     def __init__(self, path: Path):
         self._file = GrowingFile(path)
         self._by_task: dict[str, RecordedEstimate] = {}
 
     def refresh(self) -> list[RecordedEstimate]:
-        """The last estimate of every task, by id; none of a run that draws uniformly."""
+        """Return the last estimate of every task, by id; empty if the run draws uniformly."""
         for line in self._file.read_new(forget=self._by_task.clear):
             step, tasks = line.get("step"), line.get("tasks")
             if isinstance(step, int) and isinstance(tasks, list):

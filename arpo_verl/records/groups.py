@@ -1,4 +1,4 @@
-"""What the trainer made of the episodes: their advantages, and which a replay took the place of (`groups.jsonl`)."""
+"""This reads how the trainer used the episodes: their advantages, and which ones a replay replaced (`groups.jsonl`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from arpo_verl.records.summaries import EpisodeKey, EpisodeSummary
 
 @dataclass(frozen=True, slots=True)
 class TrainedRow:
-    """One member of a group, an episode of one or several rows of tokens, as it was trained on."""
+    """This is a trained member of a group: an episode, with one or several rows of tokens."""
 
     uid: str
     task_id: str | None
@@ -24,14 +24,14 @@ class TrainedRow:
     reward: float | None
     advantage: float | None
     replaced: bool
-    """Whether a replay took the episode's place; reward and advantage are then the replay's."""
+    """Whether a replay replaced the episode; then reward and advantage are the replay's."""
     replay: EpisodeKey | None
-    """The episode that did; without uid and session where another run recorded it."""
+    """The replayed episode, without uid and session if another run recorded it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedGroup:
-    """The episodes of one prompt that were trained on together, by session."""
+    """These are the episodes of one prompt that a step trained on together, by session."""
 
     uid: str
     task_id: str | None
@@ -39,13 +39,13 @@ class TrainedGroup:
     rows: tuple[TrainedRow, ...]
 
     def records(self) -> list[dict[str, Any]]:
-        """The rows as plain values, for a table."""
+        """Return the rows as plain values, for a table."""
         return [{field.name: getattr(row, field.name) for field in fields(row)} for row in self.rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What training made of one recorded episode; ids of episodes that are on disk."""
+    """This is how training used a recorded episode; the ids are of episodes on disk."""
 
     advantage: float | None = None
     replaced: bool = False
@@ -57,7 +57,7 @@ UNTRAINED = Training()
 
 
 class Groups:
-    """The rows of all step folders' `groups.jsonl`, read as they grow. Not thread-safe: its `Run` locks."""
+    """This reads the growing `groups.jsonl` of all step folders. It is not thread-safe: its `Run` locks."""
 
     def __init__(self, root: Path):
         self.root = root
@@ -65,7 +65,7 @@ class Groups:
         self._rows: dict[str, dict[tuple[str, int], TrainedRow]] = defaultdict(dict)
 
     def refresh(self, steps: Iterable[str]) -> bool:
-        """Read what was appended below these step folders. True where anything was."""
+        """Read what was appended in these step folders; return whether there was anything."""
         changed = False
         for step in steps:
             file = self._files.setdefault(step, GrowingFile(self.root / step / GROUPS_FILE))
@@ -76,12 +76,12 @@ class Groups:
         return changed
 
     def rows(self) -> dict[tuple[str, int], TrainedRow]:
-        """Every row by uid and session. The later step wins: one that was done again after its checkpoint."""
+        """Return every row by uid and session. The later step wins, if a step was repeated after a checkpoint."""
         return {key: row for step in sorted(self._rows) for key, row in self._rows[step].items()}
 
 
 class TrainingIndex:
-    """Joins recorded episodes, in the order of their steps, and trained rows, as of one moment."""
+    """This joins recorded episodes, in the order of their steps, with trained rows, at one moment."""
 
     def __init__(self, episodes: Iterable[EpisodeSummary], rows: Mapping[tuple[str, int], TrainedRow]):
         self._ids: dict[EpisodeKey, str] = {}
@@ -95,18 +95,18 @@ class TrainingIndex:
         self.training = self._join()
 
     def id_of(self, key: EpisodeKey | None) -> str | None:
-        """The recorded episode that a reference means; None where it is not on disk."""
+        """Return the recorded episode of a reference; None if it is not on disk."""
         return None if key is None else self._ids.get(key)
 
     def group_of(self, episode: EpisodeSummary) -> list[tuple[int, str | None, TrainedRow | None]]:
-        """The sessions of its group: number, recorded episode, trained row. A group has one or the other of each."""
+        """Return the sessions of its group: number, and recorded episode or trained row or both."""
         if not episode.uid:
             return [(episode.session, episode.id, None)]
         members, rows = self._members[episode.uid], self._rows.get(episode.uid, {})
         return [(session, members.get(session), rows.get(session)) for session in sorted({*members, *rows})]
 
     def groups(self) -> list[list[TrainedRow]]:
-        """The trained rows of each group, in the order of the steps."""
+        """Return the trained rows of each group, in the order of the steps."""
         return [list(rows.values()) for rows in self._rows.values() if rows]
 
     def _join(self) -> dict[str, Training]:

@@ -1,4 +1,4 @@
-"""JSON as others wrote it: whole files, and files that grow by a line at a time, each line read once."""
+"""This reads JSON of others: whole files, and files that grow line by line, each line once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from arpo_verl import untrusted
 from arpo_verl.untrusted import MOST_JSON_BYTES, open_regular, read_regular
 
 _LARGEST = 1e100
-"""Of numbers that were written: nothing that a run measures comes near, and sums of them stay finite."""
+"""Largest number that we accept: no measurement of a run comes near it, and sums stay finite."""
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON; NaN, the infinities and endless whole numbers, which a browser's JSON does not know, become None.
+    """Parse JSON; NaN, infinities and whole numbers that a browser's JSON cannot hold become None.
 
     Raises:
         ValueError: as `untrusted.parse_json`.
@@ -25,20 +25,20 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """The object that a JSON file holds.
+    """Return the object in a JSON file.
 
     Raises:
-        OSError: it cannot be read, or is no regular file.
-        ValueError: it holds something else.
+        OSError: the file cannot be read, or is no regular file.
+        ValueError: the file has something else.
     """
     content = parse_json(read_regular(path, MOST_JSON_BYTES))
     if not isinstance(content, dict):
-        raise ValueError(f"must hold an object, got a {type(content).__name__}")
+        raise ValueError(f"must be an object, got a {type(content).__name__}")
     return content
 
 
 def read_objects(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file with one a line; none where there is no file."""
+    """Return the objects of a file with one object a line; empty without a file."""
     return GrowingFile(path).read_new(forget=lambda: None)
 
 
@@ -46,31 +46,31 @@ def append_objects(path: Path, objects: Iterable[Mapping[str, Any]]) -> None:
     """Append objects, one a line.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: the file cannot be written.
     """
     lines = "".join(json.dumps(value, default=str) + "\n" for value in objects)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
-        # After a line that a killed run left unfinished, begin another.
+        # Begin a new line if a killed run left the last one unfinished.
         if file.tell() and (file.seek(-1, 2), file.read(1))[1] != b"\n":
             lines = "\n" + lines
         file.write(lines.encode())
 
 
 def dump_json(value: Any) -> bytes:
-    """Compact JSON in ASCII: whatever a model wrote, lone surrogates and U+2028 too, is safe to encode and to embed."""
+    """Return compact JSON in ASCII, which is safe to encode and embed even with lone surrogates and U+2028."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def as_number(value: object) -> float | None:
-    """A number as it stands, None for anything else; a bool is none, and so is what sums would not hold."""
+    """Return a number unchanged, and None for anything else, such as a bool or a number too large for sums."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST:
         return value
     return None
 
 
 class GrowingFile:
-    """A file of JSON objects, one a line, to which another process appends."""
+    """This reads a file of JSON objects, one a line, to which another process appends."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -78,17 +78,17 @@ class GrowingFile:
         self._offset = 0
 
     def read_new(self, forget: Callable[[], object]) -> list[dict[str, Any]]:
-        """The objects appended since the last call; lines that hold none are passed over, a torn last one waits.
+        """Return the objects appended since the last call. It skips other lines; an unfinished last line waits.
 
         Args:
-            forget: called before, where the file is another one than it was: all of it is then read.
+            forget: called first if the file was replaced by another one, which is then read from the start.
         """
         try:
             if self._is_read(self.path.stat()):
                 return []
             with open_regular(self.path) as file:
                 return self._read(file, forget)
-        except OSError:  # not written yet, or taken away: what was read stands
+        except OSError:  # not written yet, or removed: we keep what we have read
             return []
 
     def _is_read(self, status: os.stat_result) -> bool:
@@ -105,7 +105,7 @@ class GrowingFile:
         rows = []
         while line := file.readline(MOST_JSON_BYTES):
             row = _object(line)
-            # No beginning of an object is one: a last line that is one only lacks its newline.
+            # The start of an object never parses as one, so a last line that parses only lacks its newline.
             if row is None and not line.endswith(b"\n") and len(line) < MOST_JSON_BYTES:
                 break
             self._offset += len(line)

@@ -1,7 +1,7 @@
-"""`jumps.jsonl`: tasks whose success jumped to 100% within a training step, which is what reward hacking looks like.
+"""`jumps.jsonl` has tasks whose success jumped to 100% within a training step, a sign of reward hacking.
 
-A group is a jump where all its attempts succeed, and of at least `MIN_EARLIER` earlier attempts of its task at most the
-share `MAX_EARLIER_SUCCESS` did. Learning is slower: groups in which some attempts succeed come before.
+A group is a jump if all its attempts succeed, and if of at least `MIN_EARLIER` earlier attempts of its task at most the
+share `MAX_EARLIER_SUCCESS` did. Learning is slower: it has groups first in which some attempts succeed.
 """
 
 from __future__ import annotations
@@ -21,58 +21,58 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _WHOLE_END = 1 << 53
-"""Whole numbers are below it: a browser holds each of these exactly."""
+"""Whole numbers must be below this, so that a browser can hold them exactly."""
 MIN_EARLIER = 8
-"""Earlier attempts: after fewer failures a group that succeeds may be chance."""
+"""Least number of earlier attempts: after fewer failures a successful group may be chance."""
 MAX_EARLIER_SUCCESS = 0.05
-"""Share of the earlier attempts: one that succeeded by luck does not hide a jump after twenty."""
+"""Largest share of earlier successes: one lucky success does not hide a jump after twenty attempts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """A group that all succeeded, of a task that hardly any attempt had solved."""
+    """This is a group whose attempts all succeeded, of a task that hardly any earlier attempt had solved."""
 
     task_id: str
     step: int
     """The training step of the group."""
     earlier: int
-    """How many attempts of the task came before it."""
+    """The number of earlier attempts of the task."""
     uid: str
     session: int
-    """With `uid`, the group's first attempt: the first of these successes."""
+    """The session of the group's first attempt; with `uid` it names the first of these successes."""
 
     @property
     def first(self) -> EpisodeKey:
-        """The episode of that attempt, whose prompt an earlier step may have drawn."""
+        """Return that attempt's episode, whose prompt an earlier step may have drawn."""
         return EpisodeKey(None, self.uid, self.session)
 
 
 class JumpDetector:
-    """Counts the attempts of each task, from its making on."""
+    """This counts the attempts of each task."""
 
     def __init__(self) -> None:
         self._attempts: dict[str, int] = {}
         self._solved: dict[str, int] = {}
 
     def find(self, step: int, groups: Iterable[Group], success_threshold: float) -> list[Jump]:
-        """Count a step's groups; the jumps among them, each with a warning in the log."""
+        """Count a step's groups; return the jumps among them, and log a warning for each."""
         found = []
         for group in groups:
             solved = {one.session: one.success >= success_threshold for one in group.outcomes}
             if (jump := self.attempted(step, group.task_id, group.uid, solved)) is not None:
                 logger.warning(
-                    "all %d attempts of task %s succeed in step %d, after %d attempts of which hardly any did: look at "
-                    "one of them (arpo-verl view, Tasks × steps) for a way around the task",
+                    "all %d attempts of task %s succeed in step %d, but hardly any of %d earlier attempts did; look at "
+                    "one of them (arpo-verl view, Tasks × steps) for a trick that avoids the task",
                     *(len(solved), group.task_id, step, jump.earlier),
                 )
                 found.append(jump)
         return found
 
     def attempted(self, step: int, task_id: str, uid: str, solved: Mapping[int, bool]) -> Jump | None:
-        """Count a group; the jump that it is, if it is one.
+        """Count a group, and return it if it is a jump.
 
         Args:
-            solved: by session, whether the attempt succeeded.
+            solved: whether each attempt succeeded, by session.
         """
         earlier, before = self._attempts.get(task_id, 0), self._solved.get(task_id, 0)
         self._attempts[task_id] = earlier + len(solved)
@@ -83,23 +83,23 @@ class JumpDetector:
 
 
 def append_jumps(path: Path, jumps: Iterable[Jump]) -> None:
-    """Append a line for each.
+    """Append a line for each jump.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: the file cannot be written.
     """
     append_objects(path, [asdict(jump) for jump in jumps])
 
 
 class JumpsFile:
-    """The file as it grows. Not thread-safe: its `Run` locks."""
+    """This reads the growing file. It is not thread-safe: its `Run` locks."""
 
     def __init__(self, path: Path):
         self._file = GrowingFile(path)
         self._by_task: dict[str, Jump] = {}
 
     def refresh(self) -> dict[str, Jump]:
-        """The last jump of each task that had one."""
+        """Return the last jump of each task with one."""
         for line in self._file.read_new(forget=self._by_task.clear):
             if (jump := _jump(line)) is not None:
                 self._by_task[jump.task_id] = jump

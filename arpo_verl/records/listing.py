@@ -1,4 +1,4 @@
-"""The folders below `trajectories/`, listed again while others write there: only what changed is looked at."""
+"""This lists the folders below `trajectories/` while others write there, and looks only at what changed."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 
 from arpo_verl.records.layout import HIDDEN, step_of
 
-# A change within a file system's time stamp step after a look would not show in the folder's time: look once more.
+# A change soon after a look may not change the folder's time, since file systems round it: so look once more.
 _CLOCK_STEP_NS = 2_000_000_000
 
 
 @dataclass
 class StepListing:
-    """The names of the episode folders of one step."""
+    """These are the names of one step's episode folders."""
 
     finished: set[str] = field(default_factory=set)
     unfinished: list[str] = field(default_factory=list)
     modified_ns: int = -1
-    """The folder's time stamp when it was listed; -1 where that must be done again."""
+    """The folder's time stamp when we listed it; -1 if we must list it again."""
 
 
 class StepListings:
-    """The step folders below one folder, by name; one that is gone stays, empty. Not thread-safe."""
+    """These are the step folders below a folder, by name; a removed one stays, empty. Not thread-safe."""
 
     def __init__(self, root: Path):
         self.root = root
@@ -33,21 +33,21 @@ class StepListings:
 
     @property
     def names(self) -> list[str]:
-        """The names of the step folders, oldest first."""
+        """Return the names of the step folders, oldest first."""
         return sorted(self.by_name, key=lambda name: (step_of(name) or 0, name))
 
     def unfinished(self) -> Iterator[Path]:
-        """The folders of episodes that are being played, as of the last `refresh`."""
+        """Yield the folders of episodes that were being played at the last `refresh`."""
         for step in self.names:
             yield from (self.root / step / name for name in self.by_name[step].unfinished)
 
     def refresh(self) -> set[str]:
-        """List what changed; returns the names of those step folders."""
+        """List what changed; return the names of those step folders."""
         try:
             names = {name for name in _folders_in(self.root) if step_of(name) is not None}
         except FileNotFoundError:
             names = set()
-        except OSError:  # a network disk may fail for a while: what was seen stands
+        except OSError:  # a network disk may fail for a while: keep the last listing
             names = set(self.by_name)
         return {
             name
@@ -57,7 +57,7 @@ class StepListings:
 
 
 def _list_step(folder: Path, listing: StepListing) -> bool:
-    """List a step's folder where it changed; whether it did."""
+    """List a step's folder if it changed; return whether it did."""
     try:
         modified_ns = folder.stat().st_mtime_ns
         if modified_ns == listing.modified_ns:
@@ -75,6 +75,6 @@ def _list_step(folder: Path, listing: StepListing) -> bool:
 
 
 def _folders_in(folder: Path) -> list[str]:
-    """The names of the folders in a folder; no links, which could lead out of the run."""
+    """Return the names of the folders in a folder, without links, which could lead out of the run."""
     with os.scandir(folder) as entries:
         return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -1,4 +1,4 @@
-"""What happens just now: the episodes being played and the desktop pool, as the trainer writes them down."""
+"""This reads what happens now: the episodes being played and the desktop pool, from the trainer's files."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from arpo_verl.records.json_files import read_json_object
 from arpo_verl.records.layout import LIVE_FILE, POOL_FILE, screenshot_names
 
 POOL_FRESH_S = 60.0
-"""A pool writes its state every 15 s at least; after this long without, its trainer is taken to have ended."""
+"""A pool writes its state at least every 15 s; after this long without one, its trainer has ended."""
 RUNNING_S = 900.0
-"""An episode that was not written to for so long was left by a trainer that was killed: no turn takes that long."""
+"""No turn takes this long: an episode without a write for longer was left by a killed trainer."""
 REPLY_CHARACTERS = 2000
 _TRIES, _RETRY_S = 3, 0.005
 
 
 @dataclass(frozen=True)
 class RunningEpisode:
-    """An episode being played."""
+    """This is an episode that is being played."""
 
     id: str
     """`step_000012/.<folder>`: it changes when the episode is finished."""
     content: dict[str, Any]
-    """Its `live.json`."""
+    """The content of its `live.json`."""
     screenshots: tuple[str, ...]
 
     @property
@@ -36,7 +36,7 @@ class RunningEpisode:
 
 
 def read_running(folders: Iterable[Path]) -> list[RunningEpisode]:
-    """The episodes being played in these folders; what is finished, or given up, meanwhile is left out."""
+    """Read the episodes that are being played in these folders, without those that just ended."""
     episodes = []
     for folder in folders:
         try:
@@ -51,7 +51,7 @@ def read_running(folders: Iterable[Path]) -> list[RunningEpisode]:
 
 
 def _read_overwritten(path: Path) -> dict[str, Any]:
-    """Read a file that is overwritten in place: a reader in that very moment finds no JSON, and tries again."""
+    """Read a file that is overwritten in place; during a write it has no JSON, so try again."""
     for _ in range(_TRIES - 1):
         try:
             return read_json_object(path)
@@ -61,7 +61,7 @@ def _read_overwritten(path: Path) -> dict[str, Any]:
 
 
 def read_pool(run_dir: Path) -> dict[str, Any] | None:
-    """The pool's state, or None where there is none, or its trainer has ended."""
+    """Return the pool's state; None if there is none, or if its trainer has ended."""
     try:
         pool = read_json_object(run_dir / POOL_FILE)
     except (OSError, ValueError):

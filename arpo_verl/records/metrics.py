@@ -1,4 +1,4 @@
-"""The curves of a run, from the metrics files that veRL's `file` logger writes, read as they grow."""
+"""This reads a run's curves from the growing metrics files of veRL's `file` logger."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     import pandas
 
 _PART = "part"
-"""An earlier start that a later one went on from."""
+"""The kind of an earlier start that a later one resumed."""
 
 _STEPS_END = 1 << 53
-"""Step numbers are below it: a chart's floats and a browser hold each of these exactly."""
+"""Step numbers must be below this, so that a chart's floats and a browser hold them exactly."""
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """Aligned series; None where a step has no such value, or one that is not finite."""
+    """These are aligned series, with None if a step has no such value, or one that is not finite."""
 
     steps: tuple[int, ...]
     series: Mapping[str, tuple[float | None, ...]]
 
     def column(self, name: str) -> tuple[float | None, ...]:
-        """One series; all None where the run never logged it."""
+        """Return one series; all None if the run never logged it."""
         return self.series.get(name, (None,) * len(self.steps))
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row a step, a column a metric.
+        """Return a data frame with a row for each step and a column for each metric.
 
         Raises:
             MissingDependencyError: pandas is not installed.
@@ -44,7 +44,7 @@ class Metrics:
 
 
 class MetricsFiles:
-    """All metrics files of one run: of a step done again after its checkpoint, the later counts. Not thread-safe."""
+    """These are all metrics files of a run; the last counts if a step was repeated. Not thread-safe."""
 
     def __init__(self, run_dir: Path):
         self.run_dir = run_dir
@@ -52,9 +52,9 @@ class MetricsFiles:
         self._by_file: dict[Path, dict[int, dict[str, float]]] = defaultdict(dict)
 
     def refresh(self) -> bool:
-        """Read what was appended; True where anything was."""
+        """Read what was appended; return whether there was anything."""
         changed = False
-        # In the order of the starts: the current file was begun last.
+        # In the order of the starts, so the current file comes last.
         for path in (*_earlier(self.run_dir, _PART), self.run_dir / METRICS_FILE):
             by_step = self._by_file[path]
             rows = self._files.setdefault(path, GrowingFile(path)).read_new(forget=by_step.clear)
@@ -64,7 +64,7 @@ class MetricsFiles:
         return changed
 
     def by_step(self) -> dict[int, dict[str, float]]:
-        """The numbers of each step as of the last `refresh`, in order."""
+        """Return the numbers of each step at the last `refresh`, in order."""
         merged: dict[int, dict[str, float]] = defaultdict(dict)
         for path in sorted(self._by_file, key=lambda path: (path.name == METRICS_FILE, path.name)):
             for step, data in self._by_file[path].items():
@@ -72,7 +72,7 @@ class MetricsFiles:
         return dict(sorted(merged.items()))
 
     def metrics(self) -> Metrics:
-        """The series as of the last `refresh`."""
+        """Return the series at the last `refresh`."""
         merged = self.by_step()
         steps = tuple(merged)
         names = sorted({name for data in merged.values() for name in data})
@@ -80,7 +80,7 @@ class MetricsFiles:
 
 
 def read_metrics(path: Path) -> list[tuple[int, dict[str, float]]]:
-    """The `(step, metrics)` rows of one metrics file, in order.
+    """Read the `(step, metrics)` rows of one metrics file, in order.
 
     Raises:
         ConfigError: there is no such file.
@@ -90,7 +90,7 @@ def read_metrics(path: Path) -> list[tuple[int, dict[str, float]]]:
 
 
 def require_metrics(path: Path) -> None:
-    """Refuse a path without a metrics file.
+    """Check that there is a metrics file at this path.
 
     Raises:
         ConfigError: there is none.
@@ -102,10 +102,10 @@ def require_metrics(path: Path) -> None:
 
 
 def keep_earlier_metrics(run_dir: Path, resumes: bool) -> None:
-    """Move the metrics of an earlier start aside: veRL's `file` logger begins its file anew.
+    """Move the metrics of an earlier start aside, since veRL's `file` logger overwrites its file.
 
     Args:
-        resumes: whether the run goes on from a checkpoint; the earlier metrics then stay a part of it.
+        resumes: whether the run resumes from a checkpoint; then the earlier metrics stay a part of it.
     """
     current = run_dir / METRICS_FILE
     if current.is_file():
@@ -114,12 +114,12 @@ def keep_earlier_metrics(run_dir: Path, resumes: bool) -> None:
 
 
 def _earlier(run_dir: Path, kind: str) -> list[Path]:
-    """The metrics of earlier starts, in their order."""
+    """Return the metrics files of earlier starts, in their order."""
     return sorted(run_dir.glob(f"metrics.{kind}*.jsonl"))
 
 
 def rows_of(lines: Iterable[Mapping[str, object]]) -> Iterator[tuple[int, dict[str, float]]]:
-    """The `(step, metrics)` of each line of a metrics file that holds them."""
+    """Yield `(step, metrics)` for each such line of a metrics file."""
     for line in lines:
         step, data = line.get("step"), line.get("data")
         if type(step) is int and 0 <= step < _STEPS_END and isinstance(data, dict):

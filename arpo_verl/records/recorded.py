@@ -1,4 +1,4 @@
-"""Recorded episodes, read back from disk."""
+"""This reads recorded episodes from disk."""
 
 from __future__ import annotations
 
@@ -21,45 +21,45 @@ from arpo_verl.untrusted import MOST_JSON_BYTES, read_regular
 
 @dataclass(frozen=True)
 class RecordedEpisode:
-    """What is needed to make an episode's tokens again."""
+    """From this we can make an episode's tokens again."""
 
     source: str
-    """Where it was read, for messages."""
+    """Where we read it, for messages."""
     task_id: str
     instruction: str
     success: float
     reward: float
     stop_reason: str
     screenshots: tuple[bytes, ...] = field(repr=False)
-    """None where they are not on disk: `gui_agent.record` or the budget left them out."""
+    """The screenshots; empty if they are not on disk, because of `gui_agent.record` or the budget."""
     replies: tuple[str, ...]
-    """The text of each, without special tokens."""
+    """The text of each reply, without special tokens."""
     tokens: tuple[Generated, ...] = field(default=(), repr=False)
-    """Of each reply, where they were recorded."""
+    """The tokens of each reply, if they were recorded."""
     image_size: Size | None = None
-    """Of the images that the replies' coordinates are in, where it is known."""
+    """The size of the images that the replies' coordinates are in, if known."""
     num_tokens: tuple[int, int] | None = None
-    """Of prompt and response, where they were recorded."""
+    """The numbers of prompt and response tokens, if they were recorded."""
     format_error: bool = False
     validation: bool = False
     reward_extra_info: dict[str, Any] = field(default_factory=dict)
 
     def images(self) -> list[Image.Image]:
-        """The screenshots as a policy is shown them, one before each reply.
+        """Return the screenshots as a policy sees them, one before each reply.
 
         Raises:
-            ReplayError: there are not as many of both, or none.
+            ReplayError: there are none, or their number differs from the replies'.
         """
         if not self.screenshots or len(self.screenshots) != len(self.replies):
             raise ReplayError(
-                "an episode must have one screenshot before each reply, got "
-                f"{len(self.screenshots)} and {len(self.replies)} in {self.source}"
+                "an episode must have one screenshot before each reply, but "
+                f"{self.source} has {len(self.screenshots)} screenshots and {len(self.replies)} replies"
             )
         return [decode_screenshot(screenshot) for screenshot in self.screenshots]
 
 
 def read_episodes(source: Path | str) -> Iterator[RecordedEpisode]:
-    """All episodes of a run's trajectory folder, in the order in which they were made.
+    """Yield all episodes of a run's trajectory folder, in the order of training.
 
     Raises:
         ReplayError: there are none, or one cannot be read.
@@ -70,17 +70,16 @@ def read_episodes(source: Path | str) -> Iterator[RecordedEpisode]:
     except (OSError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, ReplayError):
             raise
-        raise ReplayError(f"{source} must hold recorded episodes, but: {type(error).__name__}: {error}") from error
+        raise ReplayError(f"cannot read the episodes in {source}: {type(error).__name__}: {error}") from error
 
 
 def _read_folder(folder: Path) -> Iterator[RecordedEpisode]:
-    # By `step_000012/<task>__<uid>_<session>`: the order of training, and the same on every machine.
-    # Hidden folders are episodes that a killed run was about to finish.
+    # Sorted by `step_000012/<task>__<uid>_<session>`: the order of training, the same on every machine.
+    # Hidden folders are unfinished episodes of a killed run.
     folders = sorted(path.parent for path in folder.rglob(EPISODE_FILE) if not path.parent.name.startswith(HIDDEN))
     if not folders:
         raise ReplayError(
-            f"{folder} must hold recorded episodes, but no {EPISODE_FILE} is in it; record them with "
-            "gui_agent.trajectory_dir"
+            f"{folder} has no recorded episodes (no {EPISODE_FILE} in it); record them with gui_agent.trajectory_dir"
         )
     yield from map(_read_recorded, folders)
 
@@ -93,7 +92,7 @@ def _read_recorded(folder: Path) -> RecordedEpisode:
     texts += [turn["text"] for turn in values["turns"]]
     numbers = [*(size or ()), *(token_id for reply in replies for token_id in reply["token_ids"])]
     if not all(isinstance(text, str) for text in texts) or not all(type(number) is int for number in numbers):
-        raise ValueError(f"{folder} has something else in the place of a text or a whole number")
+        raise ValueError(f"{folder} has another value where a text or a whole number should be")
     return RecordedEpisode(
         source=str(folder),
         task_id=values["task_id"],

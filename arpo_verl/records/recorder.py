@@ -1,5 +1,5 @@
-"""Records episodes as they happen: the files are written in threads, in order, and the episode waits for none of them
-but at its end."""
+"""This records episodes as they happen: threads write the files in order, and an episode waits for them only at its
+end."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ logger = logging.getLogger(__name__)
 FINISH_TIMEOUT_S = 60.0
 """How long the end of an episode waits for its record: a network disk may hang instead of failing."""
 
-# Of their own, so that a slow disk does not keep screenshots from being decoded. An episode keeps to one of them, which
-# keeps its writes in order: to inform the event loop of every write would cost more than the writes.
+# Separate threads, so that a slow disk does not delay the decoding of screenshots. An episode uses one of them, which
+# keeps its writes in order: waiting for each write in the event loop would cost more than the writes.
 _THREADS = itertools.cycle([ThreadPoolExecutor(1, thread_name_prefix="arpo_verl-recorder") for _ in range(4)])
 
 
 class Recorder:
-    """Opens a writer for each episode.
+    """This opens a writer for each episode.
 
     Args:
-        is_validation: whether the episode of a prompt's uid validates; None where that is not known.
+        is_validation: returns whether a prompt's uid is a validation's; None if that is not known.
     """
 
     def __init__(self, config: GuiAgentConfig, is_validation: Callable[[str], Awaitable[bool | None]]):
@@ -53,8 +53,8 @@ class Recorder:
         self._drops_successes = config.record == FAILURES_AND_REPLAYS
 
     def episode(self, row: Mapping[str, Any], task: Task) -> EpisodeWriter:
-        """The writer of one attempt at an episode of this dataset row; one that writes nothing where it is not to be
-        recorded."""
+        """Return a writer for one attempt at an episode of this dataset row; it writes nothing if the episode is not
+        to be recorded."""
         id = id_of_row(row)
         is_recorded = self._directory is not None and draw(id.uid) < self._share
         directory = self._directory if is_recorded else None
@@ -65,10 +65,10 @@ class Recorder:
 
 
 def record_episode(directory: Path, episode: Episode, uid: str, session: int = 0) -> Path:
-    """Record an episode that is over and that no training asked for; returns its folder.
+    """Record a finished episode from outside of a training; return its folder.
 
     Raises:
-        OSError: the disk refuses.
+        OSError: the files cannot be written.
     """
     score = run_blocking(score_episode(compute_score, episode, "", {}))
     row = {"uid": uid, "session_id": session, "global_steps": 0}
@@ -76,14 +76,14 @@ def record_episode(directory: Path, episode: Episode, uid: str, session: int = 0
 
 
 def draw(uid: str) -> float:
-    """A number in [0, 1), the same for the same uid everywhere."""
+    """Return a number in [0, 1), the same for the same uid everywhere."""
     return int.from_bytes(sha256(uid.encode()).digest()[:8], "big") / 2**64
 
 
 class EpisodeWriter:
-    """An attempt's record, the `Watcher` of its episode. Left without `finish`, it takes away what it wrote.
+    """This writes an attempt's record, as the `Watcher` of its episode. Without `finish`, it removes what it wrote.
 
-    A disk that fails costs the record, not the episode.
+    If the disk fails, only the record is lost, not the episode.
     """
 
     def __init__(
@@ -116,8 +116,8 @@ class EpisodeWriter:
     ) -> None:
         if self._folder is None:
             return
-        done = asyncio.wrap_future(self._thread.submit(self._folder.discard))  # nothing, where it is finished
-        # Not `wait_for`, which would cancel it: a disk that comes back late is tidied too.
+        done = asyncio.wrap_future(self._thread.submit(self._folder.discard))  # does nothing if it is finished
+        # Not `wait_for`, which would cancel it: even a disk that comes back late is cleaned up.
         await asyncio.wait({done}, timeout=FINISH_TIMEOUT_S)
         if done.done():
             done.result()
@@ -126,7 +126,7 @@ class EpisodeWriter:
             logger.error("an episode of task %s was not written within %g s", self._task.task_id, FINISH_TIMEOUT_S)
 
     def begin(self, desktop: str) -> None:
-        """The episode begins, on this desktop."""
+        """Begin the record: the episode starts on this desktop."""
         self._desktop, self._started_at = desktop, time.time()
         if self._folder is not None:
             self._write(self._folder.open)
@@ -143,7 +143,7 @@ class EpisodeWriter:
             self._write(self._write_live, self._folder, turns)
 
     async def finish(self, episode: Episode, score: Score) -> None:
-        """Have the finished folder put in its place; it is there when the writer is left."""
+        """Put the finished folder in its place; it is there at the end of the writer's block."""
         if self._folder is None:
             return
         record = EpisodeRecord.of_row(self._row, episode, score, self._desktop)
@@ -157,7 +157,7 @@ class EpisodeWriter:
         folder.write_live(live_document(self._id, self._task, self._desktop, self._started_at, turns))
 
     def _write(self, write: Callable[..., object], *args: Any) -> None:
-        """Write after what is being written, unless that failed."""
+        """Write after all earlier writes, unless one failed."""
         self._thread.submit(self._try, write, *args)
 
     def _try(self, write: Callable[..., object], *args: Any) -> None:
@@ -165,6 +165,6 @@ class EpisodeWriter:
             return
         try:
             write(*args)
-        except Exception:  # whatever it is: no record is worth an episode
+        except Exception:  # no error of a record may cost an episode
             self._failed = True
             logger.exception("an episode of task %s could not be written", self._task.task_id)

@@ -1,4 +1,4 @@
-"""A run's folder, read while it is written: what is already read is not read again.
+"""A `Run` reads a run's folder while the trainer writes it, and reads nothing twice.
 
     run = open_run("runs/embedded")
     run.episodes().to_pandas()                        # a tuple of typed values, a data frame on request
@@ -6,7 +6,7 @@
     run.metrics().column("rollout/success_mean")
     run.episode(run.episodes()[0].id)["turns"]
 
-`Run` may be used from several threads. What it returns is frozen.
+Several threads may use a `Run`. What it returns is frozen.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ from arpo_verl.records.summaries import EpisodeSummary
 from arpo_verl.records.table import Table
 
 REFRESH_S = 0.5
-"""Least time between two looks at the folder: several pages that poll cost no more than one."""
+"""Least time between two looks at the folder, so that several polling pages cost no more than one."""
 _REST = 9
-"""How many times as long as a look took it rests: a large run takes a tenth of a core."""
+"""The pause after a look, as a multiple of its duration, so that a large run takes a tenth of a core."""
 _LONGEST_REST_S = 5.0
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The recorded episodes as of one moment."""
+    """These are the recorded episodes at one moment."""
 
     number: int
-    """Grows with every change: equal numbers of one `Run` are equal snapshots."""
+    """A number that grows with every change: snapshots of a `Run` with equal numbers are equal."""
     by_id: Mapping[str, EpisodeSummary]
-    """In the order of steps, then of ids."""
+    """The episodes by id, in the order of steps, then of ids."""
     broken: Mapping[str, str]
-    """Id of a folder that could not be read as an episode -> why."""
+    """Id of a folder that is not readable as an episode -> why."""
     index: TrainingIndex
 
     @property
     def episodes(self) -> tuple[EpisodeSummary, ...]:
-        """By step, then by id."""
+        """The episodes by step, then by id."""
         return tuple(self.by_id.values())
 
     def training(self, episode_id: str) -> Training:
-        """What training made of an episode."""
+        """Return how training used an episode."""
         return self.index.training.get(episode_id, UNTRAINED)
 
 
 class Run:
-    """One run on disk. Build it with `open_run`."""
+    """This is a run on disk. Open it with `open_run`."""
 
     def __init__(self, run_dir: Path, trajectories: Path):
         self.run_dir = run_dir
@@ -80,7 +80,7 @@ class Run:
         return self.run_dir.resolve().name
 
     def snapshot(self) -> Snapshot:
-        """All episodes, after a look at what the trainer wrote meanwhile."""
+        """Return all episodes, including those that the trainer wrote meanwhile."""
         with self._lock:
             start = time.monotonic()
             if start >= self._refresh_at:
@@ -102,21 +102,21 @@ class Run:
             )
 
     def episodes(self) -> Table[EpisodeSummary]:
-        """The recorded episodes up to now, by step, then by id."""
+        """Return the recorded episodes so far, by step, then by id."""
         return Table(self.snapshot().episodes)
 
     def groups(self) -> Table[TrainedGroup]:
-        """The groups that were trained on up to now, in the order of the steps."""
+        """Return the groups of all training steps so far, in the order of the steps."""
         return Table(
             TrainedGroup(rows[0].uid, rows[0].task_id, rows[0].step, tuple(rows))
             for rows in self.snapshot().index.groups()
         )
 
     def select(self, wanted: Callable[[EpisodeSummary], bool], latest: int | None = None) -> Snapshot:
-        """A snapshot of some of the episodes, as if no other had been recorded.
+        """Return a snapshot of some episodes, as if there were no others.
 
         Args:
-            latest: at most so many, those of the latest steps.
+            latest: most episodes to take, from the latest steps.
         """
         whole = self.snapshot()
         episodes = [episode for episode in whole.episodes if wanted(episode)]
@@ -126,7 +126,7 @@ class Run:
         return dataclasses.replace(whole, by_id={episode.id: episode for episode in episodes}, index=index)
 
     def episode(self, episode_id: str) -> dict[str, Any]:
-        """An episode's `episode.json`.
+        """Return the content of an episode's `episode.json`.
 
         Raises:
             KeyError: there is no such episode (any more).
@@ -138,11 +138,11 @@ class Run:
             raise KeyError(episode_id) from error
 
     def folder(self, episode_id: str) -> Path:
-        """The folder of an episode, finished or being played.
+        """Return the folder of an episode, finished or being played.
 
         Raises:
-            KeyError: there is none of this id. Ids come from outside: only a folder two levels below the trajectories,
-                reached without leaving them, is one.
+            KeyError: there is no episode with this id. Ids come from outside, so only a folder two levels below the
+                trajectories, without links out of them, counts.
         """
         step, _, name = episode_id.partition("/")
         if step_of(step) is None or not name or name in (".", "..") or any(c in name for c in "/\\\0"):
@@ -154,41 +154,41 @@ class Run:
         return folder
 
     def metrics(self) -> Metrics:
-        """The run's curves up to now."""
+        """Return the run's curves so far."""
         with self._lock:
             if self._metrics_files.refresh() or self._metrics is None:
                 self._metrics = self._metrics_files.metrics()
             return self._metrics
 
     def count_episodes(self) -> int:
-        """How many episodes are recorded, by their folders: none is read."""
+        """Return how many episodes are recorded, by counting their folders."""
         with self._lock:
             self._folders.list_folders()
             return sum(len(step.finished) for step in self._folders.listings.by_name.values())
 
     def frontier(self) -> list[RecordedEstimate]:
-        """What frontier sampling thinks of each task, by id; none of a run that draws uniformly."""
+        """Return frontier sampling's estimate of each task, by id; empty if the run draws uniformly."""
         with self._lock:
             return self._frontier.refresh()
 
     def jumps(self) -> dict[str, Jump]:
-        """The tasks whose success jumped to 100% within a training step, by id."""
+        """Return the tasks whose success jumped to 100% within a training step, by id."""
         with self._lock:
             return self._jumps.refresh()
 
     def running(self) -> list[RunningEpisode]:
-        """The episodes being played."""
+        """Return the episodes that are being played."""
         with self._lock:
             self._folders.list_folders()
             folders = list(self._folders.listings.unfinished())
         return read_running(folders)
 
     def pool(self) -> dict[str, Any] | None:
-        """The desktop pool's state; None where no trainer runs."""
+        """Return the desktop pool's state; None if no trainer runs."""
         return read_pool(self.run_dir)
 
     def is_live(self) -> bool:
-        """Whether a trainer writes to this run now."""
+        """Return whether a trainer writes to this run now."""
         return self.pool() is not None or bool(self.running())
 
 
@@ -196,7 +196,7 @@ def open_run(path: Path | str) -> Run:
     """Open a run by its `run_dir`, or by its trajectories folder.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: the path is neither.
     """
     path = Path(path)
     if not path.is_dir():
@@ -214,10 +214,10 @@ def open_run(path: Path | str) -> Run:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder is a run's, by what is in it."""
+    """Return whether a folder is a run's, by its content."""
     try:
         return (path / TRAJECTORIES).is_dir() or (path / METRICS_FILE).is_file()
-    except OSError:  # a folder that may not be entered
+    except OSError:  # we may not enter the folder
         return False
 
 

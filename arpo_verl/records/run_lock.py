@@ -1,4 +1,4 @@
-"""One trainer uses a run's folder at a time: two would write over each other's checkpoints, records and store."""
+"""Only one trainer at a time may use a run's folder: two would overwrite each other's checkpoints and records."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from arpo_verl.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 LOCK_FILE = ".trainer"
-"""In the run's folder. It stays; what counts is whether a process holds its lock."""
+"""A file in the run's folder. It stays there; a run is in use if a process holds its lock."""
 
 _held: dict[Path, int] = {}
 
 
 def hold_run(run_dir: Path) -> None:
-    """Take the run's folder for this process, until it ends, however it does: the next start need not wait.
+    """Lock the run's folder for this process until it ends, in any way, so that the next start need not wait.
 
-    By POSIX's locks, which NFS has too, and which a forked child does not inherit.
+    It uses POSIX locks, which NFS has too, and which a forked child does not inherit.
 
     Raises:
-        ConfigError: another process holds it; says which.
+        ConfigError: another process holds it; the message names it.
         OSError: the folder cannot be written.
     """
     path = run_dir / LOCK_FILE
     if path in _held:
-        return  # closing a second one would let go of the first
+        return  # closing a second descriptor would release the first one's lock
     run_dir.mkdir(parents=True, exist_ok=True)
     file = _lock(path)
     if file is not None:
@@ -42,10 +42,10 @@ def hold_run(run_dir: Path) -> None:
 
 
 def check_free(run_dir: Path) -> None:
-    """Refuse a run's folder that a trainer uses, without taking it.
+    """Check that no trainer uses a run's folder, without locking it.
 
     Raises:
-        ConfigError: says which process uses it.
+        ConfigError: a trainer uses it; the message names its process.
     """
     path = run_dir / LOCK_FILE
     if path not in _held and path.is_file() and (file := _lock(path)) is not None:
@@ -53,14 +53,14 @@ def check_free(run_dir: Path) -> None:
 
 
 def _lock(path: Path) -> int | None:
-    """The lock, held; None where there are no locks."""
+    """Take the lock; return its descriptor, or None if the file system has no locks."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return file
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EAGAIN):
-            logger.warning("%s has no file locks (%s): use it with one trainer alone", path.parent, error)
+            logger.warning("%s has no file locks (%s), so make sure that only one trainer uses it", path.parent, error)
             os.close(file)
             return None
         holder = os.pread(file, 200, 0).decode("utf-8", "replace").strip() or "unknown"

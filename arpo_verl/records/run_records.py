@@ -1,4 +1,4 @@
-"""The trainer's own part in recording a run: what only its process knows, and what is done once, before it begins."""
+"""The trainer's process records what only it knows about a run, and cleans up once before the run begins."""
 
 from __future__ import annotations
 
@@ -32,22 +32,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LoggedRow:
-    """What the sampler knows of a row."""
+    """This is what the sampler knows about a row."""
 
     task_id: str
     session: int
     drawn_in: int
-    """Training step in which the prompt was drawn: the folder of the episode."""
+    """The training step that drew the prompt, and names the episode's folder."""
     replay: StoredTrajectory | None = None
-    """What was written in the episode's place."""
+    """The replay that replaced the episode."""
 
 
 class GroupLog:
-    """`groups.jsonl` beside a step's episodes: the rewards and advantages that the trainer used, and which replay took
-    whose place.
+    """This writes `groups.jsonl` beside a step's episodes: the trainer's rewards and advantages, and the replays.
 
     The sampler knows the episodes, the estimator the advantages. Both run in the trainer's process, one batch at a
-    time, so the one opens the log of a batch and the other writes it.
+    time, so the sampler opens the log of a batch and the estimator writes it.
     """
 
     def __init__(self) -> None:
@@ -60,7 +59,7 @@ class GroupLog:
 
         Args:
             step: the training step that trains on it.
-            rows: by key.
+            rows: its rows, by key.
         """
         self._file, self._step, self._rows = file, step, rows
 
@@ -71,11 +70,11 @@ class GroupLog:
         advantages_B: torch.Tensor,
         log_probs: Mapping[str, Sequence[float]] | None = None,
     ) -> None:
-        """Append the open batch's groups, a line each, and close it; nothing where none is open.
+        """Append the open batch's groups, one line each, and close the batch; do nothing if none is open.
 
         Args:
-            labels: by position in the tensors; padding rows have none.
-            log_probs: by row's key, the trainer's log-probs of the tokens that a policy wrote, in their order.
+            labels: labels by position in the tensors; padding rows have none.
+            log_probs: the trainer's log-probs of the policy's tokens, in order, by the row's key.
         """
         file, self._file = self._file, None
         if file is None:
@@ -83,7 +82,7 @@ class GroupLog:
         rewards, advantages = rewards_B.tolist(), advantages_B.tolist()
         groups: dict[str, dict[str, Any]] = {}
         for position, label in labels.items():
-            row = self._rows.get(label.key)  # that of an episode's first row
+            row = self._rows.get(label.key)  # only an episode's first row is there
             if row is not None:
                 members = groups.setdefault(uid_of(label.key), self._group(uid_of(label.key), row))["rows"]
                 members.append(
@@ -103,7 +102,7 @@ class GroupLog:
             logger.exception("the groups of step %d could not be written to %s", self._step, file)
 
     def _write_log_probs(self, directory: Path, log_probs: Mapping[str, Sequence[float]]) -> None:
-        """Append them beside the tokens that they are of: those of the episode, or of the replay in its place."""
+        """Append log-probs beside their tokens: those of the episode, or of the replay that replaced it."""
         episodes: dict[str, list[float]] = {}
         for key in sorted(log_probs, key=lambda key: int(key.rsplit("_", 1)[1])):
             episodes.setdefault(episode_of(key), []).extend(log_probs[key])
@@ -119,7 +118,7 @@ class GroupLog:
 
 
 def _folder_of_tokens(directory: Path, uid: str, row: LoggedRow) -> Path | None:
-    """Where the tokens that were trained on are recorded; None where no run of this folder recorded them."""
+    """Return the folder with the trained tokens; None if no run of this folder recorded them."""
     if row.replay is None:
         return directory / folder_of(EpisodeId(row.drawn_in, uid, row.session), row.task_id)
     episode = row.replay.episode
@@ -127,7 +126,7 @@ def _folder_of_tokens(directory: Path, uid: str, row: LoggedRow) -> Path | None:
 
 
 def _source(trajectory: StoredTrajectory) -> dict[str, Any]:
-    """Which recorded episode a replay was; of one that another run recorded only the step is known."""
+    """Return the recorded episode of a replay; if another run recorded it, only the step is known."""
     episode = trajectory.episode
     if episode is None:
         return {"step": trajectory.step, "uid": None, "session": None}
@@ -135,12 +134,12 @@ def _source(trajectory: StoredTrajectory) -> dict[str, Any]:
 
 
 class RunRecords:
-    """The records below `gui_agent.trajectory_dir`. Work on the disk is done in the background, in order.
+    """This keeps the records below `gui_agent.trajectory_dir`, and writes them in the background, in order.
 
-    To be made before the first episode is played: it removes those that a killed run left unfinished.
+    Make it before the first episode starts: it removes unfinished episodes of a killed run.
 
     Args:
-        groups: the log that it opens for each batch.
+        groups: the log, which it opens for each batch.
     """
 
     def __init__(self, config: GuiAgentConfig, groups: GroupLog):
@@ -158,12 +157,12 @@ class RunRecords:
         drawn_in: Mapping[str, int],
         replays: Mapping[str, StoredTrajectory],
     ) -> None:
-        """Open the log of this batch's groups, and see to what earlier steps recorded.
+        """Open the log of this batch's groups, and restore replayed episodes' screenshots.
 
         Args:
             step: the training step that trains on the batch.
-            drawn_in: by row's key, the step in which its prompt was drawn.
-            replays: by key, what was written in an episode's place.
+            drawn_in: the step that drew the prompt, by the row's key.
+            replays: the replays that replaced episodes, by the row's key.
         """
         if self._directory is None:
             return
@@ -178,12 +177,12 @@ class RunRecords:
                 self._thread.submit(_unless_disk_fails, self._restore, self._directory, trajectory)
 
     def frontier_moved(self, step: int, estimates: Sequence[TaskEstimate]) -> None:
-        """Write down what frontier sampling thinks of these tasks after a training step."""
+        """Write frontier sampling's estimates of these tasks after a training step."""
         if self._directory is not None:
             self._thread.submit(_unless_disk_fails, append_estimates, self._directory / FRONTIER_FILE, step, estimates)
 
     def jumped(self, jumps: Sequence[Jump]) -> None:
-        """Write down the tasks whose success jumped."""
+        """Write the tasks whose success jumped."""
         if self._directory is not None and jumps:
             self._thread.submit(_unless_disk_fails, append_jumps, self._directory / JUMPS_FILE, jumps)
 
@@ -198,11 +197,11 @@ class RunRecords:
         folder = directory / folder_of(trajectory.episode, trajectory.task_id)
         add_missing_screenshots(folder, [as_png(screenshot) for screenshot in trajectory.screenshots])
         if folder.is_dir():
-            os.utime(folder.parent)  # the keeper of the budget looks at steps that have changed
+            os.utime(folder.parent)  # so that the budget's keeper sees a changed step
 
 
 def _unless_disk_fails(work: Callable[..., Any], *args: Any) -> None:
     try:
         work(*args)
     except (OSError, ImageError) as error:
-        logger.error("the run's records could not be looked after: %s", error)
+        logger.error("could not write the run's records: %s", error)

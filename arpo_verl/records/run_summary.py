@@ -1,4 +1,4 @@
-"""What a run reached, read from the metrics file that veRL's own `file` logger wrote."""
+"""This summarizes a run's results, from the metrics file of veRL's own `file` logger."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from statistics import fmean
 from arpo_verl.records.layout import CHECKPOINTS, METRICS_FILE, TRAJECTORIES
 from arpo_verl.records.metrics import MetricsFiles, require_metrics
 
-# Enough steps to average sampling noise out, few enough to show the two ends of a short run.
+# Enough steps to average out sampling noise, few enough to show both ends of a short run.
 WINDOW = 5
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Success rates are shares in [0, 1]; None where the run did not measure them."""
+    """These are a run's results. Success rates are in [0, 1]; None if the run did not measure them."""
 
     run_dir: Path
     steps: int
@@ -31,10 +31,10 @@ class RunSummary:
 
 
 def summarize_run(run_dir: Path) -> RunSummary:
-    """Summarize the run whose `run_dir` this is, over all its starts.
+    """Summarize the run in this `run_dir`, over all its starts.
 
     Raises:
-        ConfigError: it has no metrics.
+        ConfigError: the run has no metrics.
     """
     require_metrics(run_dir / METRICS_FILE)
     files = MetricsFiles(run_dir)
@@ -43,7 +43,7 @@ def summarize_run(run_dir: Path) -> RunSummary:
 
 
 def summarize(run_dir: Path, rows: Mapping[int, Mapping[str, float]]) -> RunSummary:
-    """Summarize a run by the numbers of each training step."""
+    """Summarize a run from the numbers of each training step."""
     training = [data for data in rows.values() if "rollout/success_mean" in data]
     successes = [data["rollout/success_mean"] for data in training]
     validations = [value for data in rows.values() if (value := validation_success(data)) is not None]
@@ -64,13 +64,13 @@ def summarize(run_dir: Path, rows: Mapping[int, Mapping[str, float]]) -> RunSumm
 
 
 def _probs_diff(data: Mapping[str, float]) -> float | None:
-    """The step's largest difference without replayed rows: an older policy wrote those."""
+    """Return the step's largest difference without replayed rows, which an older policy wrote."""
     name = "training/rollout_probs_diff_max"
     return data.get(f"replay/without/{name}", None if data.get("replay/injected") else data.get(name))
 
 
 def format_summary(summary: RunSummary) -> str:
-    """The summary in lines for a terminal."""
+    """Format the summary in lines for a terminal."""
 
     def percent(value: float | None) -> str:
         return "not measured" if value is None else f"{100 * value:.1f}%"
@@ -97,7 +97,7 @@ def format_summary(summary: RunSummary) -> str:
 
 
 def validation_success(data: Mapping[str, float]) -> float | None:
-    """The success rate of a validation row: veRL names it by data source and sample count."""
+    """Return the success rate of a validation row, whose name contains data source and sample count."""
     for name, value in data.items():
         if name.startswith("val-") and "/success/mean@" in name:
             return value

@@ -1,4 +1,4 @@
-"""A folder of runs: which there are, each opened when somebody looks at it."""
+"""This lists the runs in a folder, and opens each one on its first use."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from arpo_verl.records.run import Run, is_run, open_run
 
 _KEPT_OPEN = 4
-"""Runs whose episodes stay in memory; another is read again when somebody opens it."""
+"""Number of runs whose episodes stay in memory; other runs are read again when they are opened."""
 
 
 class RunsFolder:
-    """The runs directly below a folder, by name. Thread-safe."""
+    """These are the runs directly below a folder, by name. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -26,7 +26,7 @@ class RunsFolder:
         return self.path.resolve().name
 
     def names(self) -> list[str]:
-        """The names of the runs, in order; no links, which could lead out of the folder."""
+        """Return the names of the runs, in order, without links, which could lead out of the folder."""
         try:
             with os.scandir(self.path) as entries:
                 folders = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -35,14 +35,14 @@ class RunsFolder:
         return sorted(name for name in folders if is_run(self.path / name))
 
     def holds(self, run: Run) -> bool:
-        """Whether a run is still open."""
+        """Return whether a run is still open."""
         return run in self._open.values()
 
     def run(self, name: str) -> Run:
-        """A run of `names`.
+        """Return the run with this name.
 
         Raises:
-            KeyError: there is none of this name. Names come from outside.
+            KeyError: there is no such run. Names come from outside.
         """
         if name not in self.names():
             raise KeyError(name)

@@ -1,4 +1,4 @@
-"""What ran: each start of a run is a line in its `starts.jsonl`: the recipe's values that matter, and the versions."""
+"""Each start of a run adds a line to its `starts.jsonl`: the recipe's important values, and the versions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from arpo_verl.records.json_files import append_objects, read_objects
 from arpo_verl.records.layout import STARTS_FILE
 from arpo_verl.versions import OPTIONAL, TESTED, __version__, installed_version
 
-# Whole sections, and single values where a section holds what is secret (environment.password) or much.
+# Whole sections, and single values of sections with secrets (environment.password) or with too much.
 SECTIONS = ("gui_agent", "replay")
 VALUES = (
     "trainer.v1.trainer_mode",
@@ -44,8 +44,8 @@ def note_start(run_dir: Path, config: Any, estimate: Sequence[str] = (), total_s
 
     Args:
         config: the composed recipe, a `DictConfig`.
-        estimate: what the run will take, in lines.
-        total_steps: how many training steps the run has; None where nobody knows.
+        estimate: lines with the memory and disk that the run will need.
+        total_steps: number of the run's training steps; None if unknown.
     """
     packages = {name: installed_version(name) for name in (*TESTED, *OPTIONAL)}
     versions = {"arpo-verl": __version__, "python": platform.python_version(), **packages}
@@ -54,7 +54,7 @@ def note_start(run_dir: Path, config: Any, estimate: Sequence[str] = (), total_s
 
 
 def recipe_values(config: Any) -> dict[str, Any]:
-    """The recipe's values that matter, by their full names; those that it does not have are left out."""
+    """Return the recipe's important values, by their full names, without those that it does not have."""
     from omegaconf import OmegaConf
 
     plain = OmegaConf.to_container(config, resolve=False)
@@ -70,6 +70,6 @@ def recipe_values(config: Any) -> dict[str, Any]:
 
 
 def read_starts(run_dir: Path) -> list[dict[str, Any]]:
-    """The starts of a run, the first one first; none of a run older than this file, or not begun by a recipe."""
+    """Return a run's starts, the first one first; empty if the run has no such file, or no recipe."""
     starts = read_objects(run_dir / STARTS_FILE)
     return [start for start in starts if all(isinstance(start.get(part), dict) for part in ("recipe", "versions"))]

@@ -1,4 +1,4 @@
-"""The episodes below `trajectories/`, read again while the trainer writes: only what changed is read."""
+"""This reads the episodes below `trajectories/` while the trainer writes, and reads only what changed."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from arpo_verl.records.listing import StepListings
 from arpo_verl.records.summaries import EpisodeSummary, read_summary
 
 _RECHECKED = 500
-"""How many episodes known before are looked at again each time: what is done to them later shows a little later."""
+"""How many known episodes each call checks again, so that later changes to them appear after a while."""
 
 
 class StepFolders:
-    """The episodes below one trajectories folder, by id. Not thread-safe: its `Run` locks."""
+    """These are the episodes below a trajectories folder, by id. Not thread-safe: its `Run` locks."""
 
     def __init__(self, root: Path):
         self.root = root
         self.listings = StepListings(root)
         self.episodes: dict[str, EpisodeSummary] = {}
         self.broken: dict[str, str] = {}
-        """Id to what is wrong, for each folder that could not be read as an episode."""
+        """What is wrong with each folder that is not readable as an episode, by id."""
         self._listed_anew: set[str] = set()
-        """Step folders that were since they were taken in."""
+        """Step folders with a new listing whose episodes we have not read yet."""
         self._taken_in: dict[str, set[str]] = defaultdict(set)
         self._seen: dict[str, tuple[int, ...]] = {}
-        """Id to the folder's signature when it was read, the longest unchecked first."""
+        """The folder's signature at its last reading, by id, the longest unchecked first."""
 
     def list_folders(self) -> None:
-        """List the step folders anew, and the episodes in those that changed."""
+        """List the step folders again, and the episodes in those that changed."""
         self._listed_anew |= self.listings.refresh()
 
     def refresh(self) -> bool:
-        """Read the episodes that are new or were replaced, drop those that are gone. True where any was."""
+        """Read new and replaced episodes, and drop removed ones; return whether there were any."""
         self.list_folders()
         changed = False
         for step in self._listed_anew:
@@ -53,7 +53,7 @@ class StepFolders:
         folder = self.root / episode_id
         signature = _signature(folder)
         is_known = self._seen.pop(episode_id, None) == signature
-        self._seen[episode_id] = signature  # at the end: it was checked last
+        self._seen[episode_id] = signature  # at the end, since we checked it last
         if is_known:
             return False
         self.episodes.pop(episode_id, None)
@@ -71,7 +71,7 @@ class StepFolders:
 
 
 def _signature(folder: Path) -> tuple[int, ...]:
-    """Differs where the folder was replaced, lost a screenshot, or had its `episode.json` written anew."""
+    """Return a signature that changes if the folder is replaced, loses a screenshot, or gets a new `episode.json`."""
     try:
         place, file = folder.stat(), (folder / EPISODE_FILE).stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""One line a training step, read from the metrics file that veRL's `file` logger writes, as it grows."""
+"""This makes a line for each training step, from the growing metrics file of veRL's `file` logger."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _FAULTS = "environment/faults/"
 
 
 class StepLines:
-    """The lines of one start of a run.
+    """This makes the lines of one start of a run.
 
     Args:
-        run_dir: the run's folder. Metrics of earlier starts must have been moved aside before.
-        total: how many steps the run has; None where nobody knows.
+        run_dir: the run's folder, after the metrics of earlier starts were moved aside.
+        total: number of the run's steps; None if unknown.
     """
 
     def __init__(self, run_dir: Path, total: int | None) -> None:
@@ -30,7 +30,7 @@ class StepLines:
         """The last step that has a line; None before the first one."""
 
     def read_new(self) -> list[str]:
-        """The lines of what was logged since the last call."""
+        """Return the lines of what veRL logged since the last call."""
         return [self._line(step, data) for step, data in rows_of(self._file.read_new(forget=lambda: None))]
 
     def _line(self, step: int, data: dict[str, float]) -> str:
@@ -60,7 +60,7 @@ class StepLines:
 
 
 def _duration(seconds: float) -> str:
-    """In the two largest units that say something."""
+    """Format seconds in the two largest units that matter."""
     minutes = round(seconds / 60)
     if minutes < 1:
         return f"{seconds:.0f} s"

@@ -1,4 +1,4 @@
-"""One recorded episode: what a list shows of it, from its folder."""
+"""This reads a recorded episode's summary, which lists show, from its folder."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from arpo_verl.types import Action
 
 ACTIONS = tuple(action.__name__ for action in get_args(Action))
 _WHOLE_END = 1 << 53
-"""Whole numbers are below it: a browser holds each of these exactly."""
+"""Whole numbers must be below this, so that a browser can hold them exactly."""
 
 
 class EpisodeKey(NamedTuple):
-    """Who an episode is to the trainer. As a reference, None where it is not known."""
+    """These values name an episode for the trainer. In a reference, unknown values are None."""
 
     step: int | None
     uid: str | None
@@ -27,7 +27,7 @@ class EpisodeKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeSummary:
-    """An episode without its turns. None is a value that the run did not record; times in seconds."""
+    """This is an episode without its turns. None means that the run did not record a value; times are in seconds."""
 
     id: str
     """`step_000012/<folder>`, unique in the run."""
@@ -43,16 +43,16 @@ class EpisodeSummary:
     stop_reason: str
     num_turns: int
     num_rows: int
-    """Of tokens that it was trained on in; none where no policy spoke in tokens."""
+    """Number of the token rows that were trained on; 0 if no policy wrote tokens."""
     format_error: bool
     actions: tuple[str, ...]
-    """Which kinds of action the agent took, in the order of `types.Action`."""
+    """The kinds of action that the agent took, in the order of `types.Action`."""
     programs: tuple[str, ...]
-    """Those that the task's file says it is about."""
+    """The programs that the task's file names."""
     screenshots: int
-    """How many are on disk: the recording budget may have taken some."""
+    """Number of screenshots on disk: the recording budget may have removed some."""
     started_at: float | None
-    """Unix time."""
+    """When it started, as Unix time."""
     wall_s: float | None
     generate_s: float | None
     desktop_s: float | None
@@ -67,7 +67,7 @@ def read_summary(folder: Path) -> EpisodeSummary:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: its `episode.json` is torn or no episode.
+        ValueError: its `episode.json` is incomplete or no episode.
     """
     content = read_episode(folder)
     if not isinstance(content.get("task_id"), str):
@@ -85,7 +85,7 @@ def read_summary(folder: Path) -> EpisodeSummary:
         reward=as_number(content.get("reward")),
         stop_reason=_text(content, "stop_reason"),
         num_turns=_whole(content, "num_turns", len(turns)),
-        num_rows=len(rows) if isinstance(rows, list) else 1,  # of before several were possible
+        num_rows=len(rows) if isinstance(rows, list) else 1,  # old records had one row only
         format_error=content.get("format_error") is True,
         actions=_kinds_of(turns),
         programs=_names(tuple(name[:80] for name in _list(content.get("programs"))[:20] if isinstance(name, str))),
@@ -105,13 +105,13 @@ def _kinds_of(turns: list[Any]) -> tuple[str, ...]:
 
 @functools.cache
 def _in_order(names: frozenset[str]) -> tuple[str, ...]:
-    """One tuple for all episodes of these actions: a run has many episodes."""
+    """Return one shared tuple for all episodes with these actions, since a run has many episodes."""
     return tuple(name for name in ACTIONS if name in names)
 
 
 @functools.lru_cache(10_000)
 def _names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """One tuple for all episodes of these programs."""
+    """Return one shared tuple for all episodes with these programs."""
     return names
 
 

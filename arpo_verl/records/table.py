@@ -1,4 +1,4 @@
-"""Typed values of a run, in order, which become a pandas data frame on request."""
+"""A table has typed values of a run, in order, and makes a pandas data frame on request."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class Table(tuple[T, ...]):
-    """Dataclass values; a tuple of them."""
+    """This is a tuple of dataclass values."""
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row a value, a column a field; a value that has `records()` gives several rows.
+        """Return a data frame with a row for each value (several, if it has `records()`) and a column for each field.
 
         Raises:
             MissingDependencyError: pandas is not installed.
@@ -29,7 +29,7 @@ class Table(tuple[T, ...]):
 
 
 def data_frame(columns: Mapping[str, Sequence[Any]], index: Sequence[int] | None = None) -> pandas.DataFrame:
-    """The columns as a data frame.
+    """Return the columns as a data frame.
 
     Raises:
         MissingDependencyError: pandas is not installed.
@@ -43,7 +43,7 @@ def data_frame(columns: Mapping[str, Sequence[Any]], index: Sequence[int] | None
 
 
 def _tellable(value: Any) -> Any:
-    """The value; of text, half of a surrogate pair, which JSON can spell and no column holds, as its escape."""
+    """Escape lone surrogates in a text, which JSON can contain but a column cannot; return other values unchanged."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 

@@ -1,4 +1,4 @@
-"""An episode's replies token by token, read from its folder: texts, and log-probs of the rollout and of the trainer."""
+"""This reads an episode's replies token by token: texts, and log-probs of the rollout and of the trainer."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from arpo_verl.records.layout import LOG_PROBS_FILE, TOKENS_FILE
 from arpo_verl.untrusted import MOST_JSON_BYTES, read_regular
 
 _MOST_TOKENS = 50_000
-"""Of an episode: a browser draws each as an element, those of one reply at a time."""
+"""Most tokens of an episode: a browser draws each as an element, one reply at a time."""
 _MOST_CHARACTERS = 100
-"""Of a token's text."""
+"""Most characters of a token's text."""
 _MOST_TRAININGS = 20
-"""The newest; a success may be replayed again and again."""
+"""Most trainings, the newest ones, since a success may be replayed again and again."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A training step that trained on a reply, of its episode or as a part of a replay."""
+    """This is a training step that trained on a reply, in its own episode or in a replay."""
 
     step: int
     log_probs: list[float | None]
-    """Of the policy that the step was about to update."""
+    """Log-probs of the policy before the step's update."""
 
 
 @dataclass(frozen=True)
 class ReplyTokens:
-    """One reply. What was not recorded, or is something else, is None."""
+    """This is one reply. Values that were not recorded or are invalid are None."""
 
     num_tokens: int
     texts: list[str] | None
     log_probs: list[float | None] | None
-    """Of the rollout engine, when it wrote the reply."""
+    """Log-probs of the rollout engine, when it wrote the reply."""
     trained: list[Trained]
-    """Oldest first."""
+    """The trainings on this reply, the oldest first."""
 
 
 def read_tokens(folder: Path) -> list[ReplyTokens]:
-    """The replies of an episode's folder, in order; what is missing or broken in it is left out."""
+    """Return the replies of an episode's folder, in order, without missing or broken parts."""
     replies = list(_replies(_read(folder / TOKENS_FILE, parse_json)))
     ends = list(itertools.accumulate((reply.num_tokens for reply in replies), initial=0))
     if ends[-1] > _MOST_TOKENS:
@@ -79,7 +79,7 @@ def _replies(entries: list[Any]) -> Iterator[ReplyTokens]:
 
 
 def _trained(line: bytes, num_tokens: int) -> tuple[int | None, list[float | None]]:
-    """A line's step and log-probs; no step where it is torn or of other tokens."""
+    """Return a line's step and log-probs; the step is None if the line is incomplete or of other tokens."""
     try:
         content = parse_json(line)
     except ValueError:

@@ -1,5 +1,5 @@
-"""What the installed OSWorld client knows by name: set-up steps, getters, metrics. Read from its source, not imported:
-the import takes seconds and pulls in OpenCV, pandas and Playwright. And our own, of bundles."""
+"""The catalogue has the names that the installed OSWorld client knows (set-up steps, getters, metrics), and our own
+ones for bundles. We read them from its source: an import takes seconds and loads OpenCV, pandas and Playwright."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from arpo_verl.environments.osworld.bundle_steps import REWARD_PROGRAM, STEPS
 
 logger = logging.getLogger(__name__)
 
-# Methods that the client has and that only raise NotImplementedError.
+# These methods of the client only raise NotImplementedError.
 _UNWRITTEN_STEPS = {"tidy_desktop", "act", "replay"}
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Names that a task file may use, as it writes them."""
+    """A task file may use these names."""
 
     setup_steps: frozenset[str]
     getters: frozenset[str]
@@ -29,10 +29,10 @@ class Catalogue:
 
 @lru_cache(maxsize=1)
 def installed_catalogue() -> Catalogue | None:
-    """The names of the OSWorld client installed here; None without one (it may be on the workers' Python alone)."""
+    """Return the names of the installed OSWorld client; None without one (only the workers' Python may have it)."""
     spec = importlib.util.find_spec("desktop_env")
     if spec is None or spec.origin is None:
-        logger.info("desktop-env is not installed here: step, getter and metric names of tasks are not checked")
+        logger.info("desktop-env is not installed here, so the names of steps, getters and metrics are not checked")
         return None
     root = Path(spec.origin).parent
     methods = _names(root / "controllers" / "setup.py")
@@ -47,7 +47,7 @@ def installed_catalogue() -> Catalogue | None:
 
 
 def _names(path: Path) -> set[str]:
-    """Every function, method and imported name of a source file."""
+    """Return every function, method and imported name of a source file."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):

@@ -1,13 +1,13 @@
-"""CUA-Gym's task bundles as tasks: `cua_gym:FOLDER`.
+"""`cua_gym:FOLDER` reads CUA-Gym's task bundles as tasks.
 
     FOLDER/<task_id>/task.json        id, instruction, config (OSWorld's steps), evaluator {type, url: ./reward.py}
-    FOLDER/<task_id>/initial_setup.*  what a step `download` names by ./initial_setup.py and puts into the desktop
+    FOLDER/<task_id>/initial_setup.*  a step `download` puts ./initial_setup.py and the like into the desktop
     FOLDER/<task_id>/reward.py        prints `REWARD: <0 to 1>`
     FOLDER/websites/<app>_mock/dist   built applications of CUA-Gym-Hub; or $CUA_GYM_HUB/websites/...
 
 Addresses of the applications, `__CUA_GYM_<APP>_URL__`, `__CUA_GYM_<APP>_HOST__` and the hosted
-`https://cua-gym-<app>.xlang.ai`, become ports of the desktop's own loopback. Each task carries its programs: to
-run it takes the built applications, and no bundle. Nothing of a bundle is run here.
+`https://cua-gym-<app>.xlang.ai`, become ports of the desktop's own loopback. Each task carries its programs, so running
+it needs the built applications, but no bundle. We run nothing of a bundle here.
 
 Source: the card of the data set xlangai/CUA-Gym, the READMEs of xlang-ai/CUA-Gym and CUA-Gym-Hub (arXiv 2605.25624).
 """
@@ -35,21 +35,21 @@ _CODE = (".py", ".sh")
 
 
 def load(argument: str) -> Iterator[Mapping[str, Any] | TaskError]:
-    """The tasks of a folder's bundles in OSWorld's format, by name; or why one cannot be read.
+    """Yield the tasks of a folder's bundles in OSWorld's format, by name, or why we cannot read one.
 
     Args:
-        argument: the folder: of bundles, or one bundle itself.
+        argument: a folder of bundles, or a single bundle.
 
     Raises:
-        TaskError: there is no bundle in it.
+        TaskError: the folder has no bundle.
     """
     folder = Path(argument).expanduser().absolute()
     single = [folder] if (folder / "task.json").is_file() else []
     bundles = single or sorted(path.parent for path in folder.glob("*/task.json"))
     if not bundles:
         raise TaskError(
-            f"cua_gym:FOLDER must name a folder of CUA-Gym's task bundles, <task_id>/task.json, got {argument!r}; "
-            "extract the data set's artifacts/*.tar.zst there"
+            f"cua_gym:{argument} names no folder with CUA-Gym's task bundles, FOLDER/<task_id>/task.json; extract the "
+            "data set's artifacts/*.tar.zst there"
         )
     hub = Path(os.environ.get(HUB_VARIABLE) or (folder.parent if single else folder)).expanduser().absolute()
     names = _names_of_apps(hub / "websites")
@@ -61,7 +61,7 @@ def load(argument: str) -> Iterator[Mapping[str, Any] | TaskError]:
 
 
 def _names_of_apps(websites: Path) -> dict[str, str]:
-    """The folder of each application, by the name that placeholders have for it."""
+    """Return the folder of each application, by its name in placeholders."""
     folders = websites.glob("*_mock") if websites.is_dir() else []
     return {_upper(folder.name.removesuffix("_mock")): folder.name for folder in folders}
 
@@ -100,7 +100,7 @@ def _task(bundle: Path, websites: Path, names: Mapping[str, str]) -> dict[str, A
 
 
 def _steps(bundle: Path, step: Mapping[str, Any], apps: _Apps, written: list[str]) -> list[dict[str, Any]]:
-    """A bundle's step as ours: its own files are carried along, and must succeed where they run; others as they are."""
+    """Return a bundle's step as ours: with its own files, which must succeed when they run; other steps unchanged."""
     kind, parameters = step["type"], step["parameters"]
     if kind == "execute" and any(path in json.dumps(parameters["command"]) for path in written):
         return [{"type": "bundle_command", "parameters": parameters}]
@@ -126,19 +126,19 @@ def _file(path: str, content: bytes, apps: _Apps) -> dict[str, str]:
 def _read(bundle: Path, url: str) -> bytes:
     path = (bundle / url).resolve()
     if not path.is_relative_to(bundle.resolve()):
-        raise ValueError(f"{url!r} lies outside of the bundle")
+        raise ValueError(f"{url!r} leads out of the bundle")
     return read_regular(path, MAX_FILE_BYTES)
 
 
 class _Apps:
-    """The applications that a bundle's texts name, and the port that each gets."""
+    """These are the applications that a bundle's texts name, and their ports."""
 
     def __init__(self, names: Mapping[str, str]):
         self.ports: dict[str, int] = {}
         self._names = names
 
     def localized(self, text: str) -> str:
-        """The text with every address of an application on the desktop's loopback."""
+        """Return the text with all addresses of applications changed to the desktop's loopback."""
         text = _PLACEHOLDER.sub(lambda found: self._address(found[1], found[2] == "URL"), text)
         return _HOSTED.sub(lambda found: self._address(found[2], found[1] is not None), text)
 

@@ -1,4 +1,4 @@
-"""Downloads a file over HTTP, within a bound. An interrupted download goes on where it stopped."""
+"""This downloads a file over HTTP, up to a limit. An interrupted download resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 ATTEMPTS = 5
 RETRY_S = 1.0
 STALL_S = 60.0
-"""Seconds without a byte after which an attempt is given up."""
+"""Seconds without a byte after which an attempt fails."""
 
 _CHUNK_BYTES = 1 << 18
 _PARTIAL = 206
@@ -29,11 +29,11 @@ _Broken = (http.client.HTTPException, OSError)
 
 
 def download(url: str, part: Path, max_bytes: int) -> None:
-    """Fetch `url` into `part`. What is in `part` already is kept where the server sends the rest, else replaced.
+    """Fetch `url` into `part`. It keeps the bytes in `part` if the server sends the rest; otherwise it replaces them.
 
     Raises:
         FetchError: the server refuses, cannot be reached, or sends more than `max_bytes`. `part` stays.
-        OSError: this machine's disk refuses.
+        OSError: this machine cannot write the file.
     """
     if not url.startswith(("http://", "https://")):
         raise FetchError(f"--url must begin with https:// or http://, got {url!r}")
@@ -50,12 +50,12 @@ def download(url: str, part: Path, max_bytes: int) -> None:
 
 
 class _Interrupted(Exception):
-    """The network failed; another attempt may do better."""
+    """The network failed; another attempt may succeed."""
 
 
 @contextmanager
 def _answer(url: str, part: Path) -> Iterator[tuple[http.client.HTTPResponse, int]]:
-    """The server's answer, and at which byte of the file it begins."""
+    """Yield the server's answer, and the byte of the file at which it begins."""
     have = part.stat().st_size if part.exists() else 0
     try:
         request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310
@@ -66,8 +66,8 @@ def _answer(url: str, part: Path) -> Iterator[tuple[http.client.HTTPResponse, in
             raise _Interrupted(f"{error.code} {error.reason}") from error
         if error.code != _RANGE_REFUSED:
             raise FetchError(f"{url} answered {error.code} {error.reason}") from error
-        part.unlink()  # all of it is here, or of another file: once more from the beginning
-        raise _Interrupted("the server has no more of it; it begins anew") from error
+        part.unlink()  # the part is complete, or of another file: start from the beginning
+        raise _Interrupted("the server has no more of it, so it starts from the beginning") from error
     except (ValueError, http.client.InvalidURL) as error:
         raise FetchError(f"--url must be a web address, got {url!r}: {error}") from error
     except _Broken as error:
@@ -86,11 +86,11 @@ def _chunks(answer: http.client.HTTPResponse, begin: int, max_bytes: int) -> Ite
             raise _Interrupted(str(error)) from error
         done += len(chunk)
         if done > max_bytes:
-            raise FetchError(f"{answer.url} sends more than {max_bytes >> 20} MiB: not the archive of OSWorld's tasks")
+            raise FetchError(f"{answer.url} sends more than {max_bytes >> 20} MiB: it is no archive of OSWorld's tasks")
         if not chunk:
             break
         yield chunk
-    if answer.length:  # `read(n)` ends quietly where the connection does
+    if answer.length:  # `read(n)` does not raise when the connection ends
         raise _Interrupted(f"the connection ended {answer.length} bytes early")
 
 

@@ -1,9 +1,9 @@
-"""The scripted expert of the shipped suites: the replies that solve each of their tasks on a 640x480 screen.
+"""The scripted expert has replies that solve each task of the shipped suites on a 640x480 screen.
 
-`expert.json`, of `embedded`, and `expert_long.json`, of `embedded_long`, map a task's id to its replies in order, each
-a `thought` and an `action` in the UI-TARS-1.5 grammar with coordinates in screen pixels. Several actions of one reply
-are separated by a blank line, as the model writes them. A long task's replies have one action each, and thoughts that
-say how far it is.
+`expert.json` (for `embedded`) and `expert_long.json` (for `embedded_long`) map a task's id to its replies in order:
+each has a `thought` and an `action` in the UI-TARS-1.5 grammar with coordinates in screen pixels. A blank line
+separates several actions of one reply, as the model writes them. A long task's replies have one action each, and a
+thought that says how far it is.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ EXPERT_PATH = Path(__file__).with_name("expert.json")
 _PATHS = {EMBEDDED: EXPERT_PATH, EMBEDDED_LONG: EXPERT_PATH.with_name("expert_long.json")}
 
 EXPERT_SCREEN = Size(640, 480)
-"""The screen on which the scripts' coordinates hold."""
+"""The screen of the scripts' coordinates."""
 
 
 def expert_replies(task_id: str) -> list[Reply]:
-    """The expert's replies to a task, in order, with points in pixels of `EXPERT_SCREEN`.
+    """Return the expert's replies to a task, in order, with points in pixels of `EXPERT_SCREEN`.
 
-    The last reply ends the episode: `Finish`, or `Fail` where the task is infeasible.
+    The last reply ends the episode: with `Finish`, or with `Fail` if the task is infeasible.
 
     Raises:
-        TaskError: the expert knows no such task.
+        TaskError: the expert does not know the task.
     """
     scripts = {known: script for suite in _PATHS for known, script in _scripts(suite).items()}
     script = scripts.get(task_id)
@@ -44,7 +44,7 @@ def expert_replies(task_id: str) -> list[Reply]:
 
 
 def expert_task_ids(suite: str = EMBEDDED) -> list[str]:
-    """The ids of a shipped suite's tasks, all of which the expert solves, sorted."""
+    """Return the sorted ids of a shipped suite's tasks, all of which the expert solves."""
     return sorted(_scripts(suite))
 
 

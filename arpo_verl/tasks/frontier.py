@@ -1,10 +1,10 @@
-"""Frontier sampling: which task comes next, by how likely a group of its rollouts is to teach anything.
+"""Frontier sampling chooses the next task by how likely a group of its rollouts is to teach anything.
 
-A group teaches only where its rollouts differ: tasks that the policy never solves, or always, cost desktops for
-nothing. What each task's rollouts came to is kept as a Beta posterior of its success rate, whose evidence halves every
-`half_life_steps` training steps, since the policy moves. A task's weight is the probability that its next group holds
-both a success and a failure. Hence tasks near the middle come more often; one that always fails cools down, and comes
-back as that evidence fades; one that is solved keeps a floor. Pure, and deterministic by its seed.
+A group teaches only if its rollouts differ: tasks that the policy never or always solves cost desktops for nothing. For
+each task we keep a Beta posterior of its success rate. Its evidence halves every `half_life_steps` training steps,
+since the policy changes. A task's weight is the probability that its next group has both a success and a failure. So
+tasks near the middle come more often. A task that always fails comes less often, and returns as that evidence fades; a
+solved task keeps a least weight. Pure, and deterministic by its seed.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from arpo_verl.config import check_fields, number
 from arpo_verl.intervals import wilson_interval
 
 PRIOR = 0.5
-"""Successes and failures that each task begins with: Jeffreys' prior, which expects most rates near 0 or 1."""
+"""Each task begins with so many successes and failures: Jeffreys' prior, which expects most rates near 0 or 1."""
 _FAILING, _SOLVED = 0.1, 0.9
-"""Rates below and above which a task is counted as failing, as solved."""
+"""Below the first rate a task counts as failing, above the second as solved."""
 
 
 @dataclass(frozen=True)
 class FrontierConfig:
-    """The recipe's section `data.tasks.frontier`."""
+    """This is the recipe's section `data.tasks.frontier`."""
 
     half_life_steps: Annotated[float, number(lambda x: x > 0, "more than 0 training steps")] = 20.0
-    """Training steps after which a rollout counts half. Shorter follows a policy that learns fast, and tries the tasks
-    that always failed more often; longer knows more of tasks that are drawn seldom."""
+    """Training steps after which a rollout counts half. A shorter one follows a policy that learns fast, and retries
+    tasks that always failed more often; a longer one keeps more evidence on tasks that are drawn seldom."""
     floor: Annotated[float, number(lambda x: 0 < x <= 1, "in (0, 1]")] = 0.05
-    """Least weight of a task, where the most is 1: no task is forgotten, and what is solved stays watched. 1 draws all
-    equally often."""
+    """Least weight of a task; the most is 1. It keeps every task in play, even solved ones. 1 draws all equally
+    often."""
 
     def __post_init__(self) -> None:
         check_fields(self, "data.tasks.frontier")
@@ -41,30 +41,30 @@ class FrontierConfig:
 
 @dataclass(frozen=True)
 class TaskEstimate:
-    """What is thought of a task."""
+    """This is the estimate for a task."""
 
     task_id: str
     rate: float
     """Mean of the success rate's posterior."""
     low: float
     high: float
-    """95% score interval of the rate by the evidence that is left; 0 and 1 where there is none."""
+    """95% score interval of the rate, from the remaining evidence; 0 and 1 without any."""
     drawn: int
     """Groups drawn so far."""
     share: float
-    """Of the draws to come."""
+    """Share of the future draws."""
 
 
 class Frontier:
-    """The tasks of a training run.
+    """This draws the tasks of a training run.
 
-    Draws keep to the shares as evenly as can be: each draw gives every task its share as credit, and takes one from the
-    task that has most. So a task of share s comes once in about 1/s draws, and nothing is left to luck.
+    Draws follow the shares as evenly as possible: each draw adds its share to every task's credit, and takes one from
+    the task with the most. So a task with share s comes once in about 1/s draws, without luck.
 
     Args:
         task_ids: all different.
         group_size: rollouts of a group, 2 or more.
-        seed: of the order in which equal tasks come; None: another each time.
+        seed: seed of the order of equal tasks; None takes another order each time.
     """
 
     def __init__(self, task_ids: Sequence[str], group_size: int, config: FrontierConfig, seed: int | None = None):
@@ -78,16 +78,16 @@ class Frontier:
         self._credit = [order.random() for _ in self._ids]
         self._step = 0
         self._weights: list[float] | None = None
-        """Of the evidence at hand, until it changes."""
+        """The weights from the current evidence, until that changes."""
         self._changed = set(self._ids)
 
     @property
     def num_drawn(self) -> int:
-        """Of all tasks, since the run began."""
+        """Draws of all tasks since the run began."""
         return sum(self._drawn)
 
     def draw(self) -> str:
-        """The id of the task to play next."""
+        """Draw the next task, and return its id."""
         shares = self.shares()
         self._credit = [credit + share for credit, share in zip(self._credit, shares, strict=True)]
         position = max(range(len(self._ids)), key=self._credit.__getitem__)
@@ -97,11 +97,11 @@ class Frontier:
         return self._ids[position]
 
     def record(self, step: int, task_id: str, num_solved: int, num_failed: int) -> None:
-        """Take what a group came to; sessions that a fault ended are in neither number.
+        """Add a group's results; neither number contains sessions that a fault ended.
 
         Args:
-            step: the training step that has the group; evidence fades as it grows.
-            task_id: one of another file is passed over.
+            step: the group's training step; evidence fades as it grows.
+            task_id: the group's task; an unknown one is ignored.
         """
         if step > self._step:
             kept = 0.5 ** ((step - self._step) / self.config.half_life_steps)
@@ -116,23 +116,23 @@ class Frontier:
             self._weights = None
 
     def shares(self) -> list[float]:
-        """Of the draws to come, by task in their order; their sum is 1."""
+        """Return the tasks' shares of the future draws, in the tasks' order; their sum is 1."""
         weights = self._weigh()
         total = math.fsum(weights)
         return [weight / total for weight in weights]
 
     def changed(self) -> list[TaskEstimate]:
-        """What is thought of the tasks that were drawn or played since the last call; the first time, of all."""
+        """Return estimates for the tasks that were drawn or played since the last call; the first time, for all."""
         shares, changed = self.shares(), self._changed
         self._changed = set()
         return [self._estimate(position, shares) for position, task_id in enumerate(self._ids) if task_id in changed]
 
     def metrics(self) -> dict[str, float]:
-        """The state as numbers to log.
+        """Return the state as numbers to log.
 
-        `expected_informative` is the share of groups to come of which the estimates expect that they teach, and
-        `expected_uniform` the same were every task drawn equally often; `effective_tasks` is how many tasks, drawn
-        equally often, would be as concentrated as the shares are.
+        `expected_informative` is the expected share of future groups that teach, and `expected_uniform` the same if all
+        tasks were drawn equally often. `effective_tasks` is the number of equally frequent tasks whose shares would be
+        as concentrated.
         """
         chances = [self._informative(position) for position in range(len(self._ids))]
         shares = self.shares()
@@ -147,12 +147,12 @@ class Frontier:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs, in plain values, by task id."""
+        """Return all that a resumed run needs, in plain values, by task id."""
         rows = zip(self._solved, self._failed, self._drawn, self._credit, strict=True)
         return {"step": self._step, "tasks": dict(zip(self._ids, map(list, rows), strict=True))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state. Tasks that it does not know begin as they are; those that are gone are forgotten."""
+        """Continue from a state. Tasks that it does not know start fresh; tasks that are gone are forgotten."""
         self._step, self._weights = state["step"], None
         for task_id, (solved, failed, drawn, credit) in state["tasks"].items():
             position = self._position.get(task_id)
@@ -182,9 +182,9 @@ class Frontier:
 
 
 def informative_probability(solved: float, failed: float, group_size: int) -> float:
-    """That the next group has both a success and a failure, in (0, 1), after so many successes and failures.
+    """Return the probability that the next group has both a success and a failure, after this many of each.
 
-    One minus the probabilities that all its rollouts succeed and that all fail, by the Beta-binomial distribution.
+    It is one minus the probabilities that all rollouts succeed and that all fail, by the Beta-binomial distribution.
     """
     all_solved = all_failed = 1.0
     for number_before in range(group_size):

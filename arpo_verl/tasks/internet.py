@@ -1,6 +1,6 @@
-"""Where a task takes its desktop into the internet, read from its JSON. Pure.
+"""This finds out from a task's JSON where it needs the internet on its desktop. Pure.
 
-Its downloads are another matter: OSWorld's client makes them on the host and hands the files over.
+Downloads do not count: OSWorld's client makes them on the host and passes the files on.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from arpo_verl.environments.osworld.bundle_steps import is_bundle
 from arpo_verl.tasks.programs import commands_of, getters_of, steps_of
 
 _URL = re.compile(r"https?://[^\s\"'<>),;]+")
-# A site named without `https://`, such as gnome-look.org; not the part of an address of mail behind its @.
+# A site without `https://`, such as gnome-look.org; not the part of a mail address after its @.
 _SITE = re.compile(r"(?<![@\w.\-/])(?:[a-z0-9\-]+\.)+(?:com|edu|gov|io|net|org)\b(?![\w@\-]|\.\w)", re.IGNORECASE)
 _ACCOUNT_STEPS = {"googledrive", "login"}
 _ACCOUNT_GETTERS = {"googledrive_file"}
-# They fetch a page of the web themselves.
+# These fetch a web page themselves.
 _FETCHING_GETTERS = {"info_from_website", "pdf_from_url", "page_info", "gotoRecreationPage_and_get_html_content"}
-# They read the page to which the agent went.
+# These read the page that the agent went to.
 _PAGE_GETTERS = {
     "active_tab_html_parse",
     "active_tab_info",
@@ -40,15 +40,15 @@ _APT = {"apt", "apt-get", "aptitude"}
 
 
 def internet_reasons(spec: Mapping[str, Any]) -> list[str]:
-    """Why a task cannot be done on a desktop without the internet; empty where nothing says so.
+    """Return why a task cannot be done on a desktop without the internet; empty without such a sign.
 
-    What only a person reads between the lines of the instruction ("search for a tutorial") is not found.
+    It does not find what only a person understands from the instruction ("search for a tutorial").
     """
     return list(dict.fromkeys([*_of_steps(spec), *_of_evaluator(spec), *_of_words(spec)]))
 
 
 def apt_packages(spec: Mapping[str, Any]) -> list[str]:
-    """Packages that a task's set-up installs by apt."""
+    """Return the packages that a task's set-up installs by apt."""
     found = {}
     for words in commands_of(spec):
         if words[0] in _APT and "install" in words:
@@ -87,25 +87,25 @@ def _of_evaluator(spec: Mapping[str, Any]) -> Iterator[str]:
 
 def _of_words(spec: Mapping[str, Any]) -> Iterator[str]:
     if is_bundle(spec):
-        return  # the site that its instruction names is one of its own
+        return  # its instruction names a site that it brings itself
     if spec.get("proxy") is True:
         yield "it asks for a proxy to the web (`proxy: true`)"
     instruction = str(spec.get("instruction", ""))
     sites = [*_hosts([instruction]), *(site.lower() for site in _SITE.findall(_URL.sub(" ", instruction)))]
     brought = json.dumps(
         steps_of(spec)
-    )  # a site that the set-up writes down somewhere is the task's matter, not its way
+    )  # a site that the set-up writes to a file is the task's content; the task need not go there
     yield from (f"its instruction names the website {site}" for site in sites if site not in brought)
 
 
 def _hosts(texts: list[str]) -> list[str]:
-    """The public hosts of all URLs in `texts`, each once."""
+    """Return the public hosts of all URLs in `texts`, each once."""
     urls = [url for text in texts for url in _URL.findall(text)]
     return [host for host in dict.fromkeys(urlsplit(url).hostname or "" for url in urls) if is_public(host)]
 
 
 def is_public(host: str) -> bool:
-    """Whether a host is out in the internet, by its name."""
+    """Return whether a host is on the internet, by its name."""
     if not host or host == "localhost" or host.endswith((".local", ".localhost", ".internal")):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Reads task files: one, a folder, an index in OSWorld's layout, or a shipped suite."""
+"""This reads task files: one file, a folder, an index in OSWorld's layout, or a shipped suite."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ MAX_NAMED_PROBLEMS = 20
 TaskPath = str | os.PathLike[str]
 
 SUITES: Mapping[TaskPath, Path] = {EMBEDDED: EMBEDDED_DIR, EMBEDDED_LONG: EMBEDDED_DIR.with_name(EMBEDDED_LONG)}
-"""The shipped suites' folders, by the name that stands for each wherever tasks are named."""
+"""The shipped suites' folders, by the names that you can use instead of a path."""
 
 
 @dataclass(frozen=True)
 class TaskProblem:
-    """One task that cannot be used: where it was named and why."""
+    """We cannot use this task: where it was named, and why."""
 
     where: str
     what: str
     missing: bool = False
-    """An index names it, and it has no file."""
+    """Whether an index names it, but it has no file."""
     unread: bool = False
-    """It is no task but a file of tasks, whose tasks are not known: never left out."""
+    """Whether this is an unreadable file of tasks: since we do not know its tasks, we never leave it out."""
 
 
 @dataclass(frozen=True)
 class _Found:
-    """A task file's place and, where the file itself holds several tasks, its content."""
+    """This is a task file's place, or its content if the file has several tasks."""
 
     where: str
     path: Path | None = None
     folder: Path | None = None
-    """Which the path does not leave, whatever an index or a link of somebody else's says."""
+    """The folder that the path must not leave, whatever someone's index or link says."""
     spec: Any = None
     domain: str = ""
-    """Where no folder says it."""
+    """The domain, if no folder names it."""
 
 
 def load_tasks(
@@ -65,7 +65,7 @@ def load_tasks(
 
     Args:
         path: one of
-            `embedded`: the suite that is shipped with the embedded desktop;
+            `embedded`: the shipped suite for the embedded desktop;
             `embedded_long`: its long tasks, of 17 to 33 turns;
             a task's JSON file, or a JSON list of tasks;
             a folder: OSWorld's (`test_all.json` beside `examples/`), or any with task files in it or below it;
@@ -73,35 +73,35 @@ def load_tasks(
             `examples/<domain>/<id>.json`;
             `NAME:ARGUMENT`, a source of tasks: `cua_gym:FOLDER`, `families:SPLIT:COUNT` or a package's own; see
             `tasks/sources.py`;
-            a list of one's own there: a JSON list of ids, or a .txt file with one a line, `#` beginning a comment;
+            your own list there: a JSON list of ids, or a .txt file with one id a line, where `#` begins a comment;
             several of these: a list, or a string with commas.
-        skip_missing: leave out tasks that an index names and that have no file, instead of raising.
+        skip_missing: leave out tasks that an index names but that have no file, instead of raising.
         skip_unusable: leave out tasks that the installed OSWorld client cannot run or that are malformed.
 
     Raises:
-        TaskError: names every task that cannot be used and why.
+        TaskError: names every task that cannot be used, and why.
     """
     found = list(scan_tasks(path))
     tasks = [one for one in found if isinstance(one, Task)]
     problems = [one for one in found if isinstance(one, TaskProblem)]
     _settle_problems(problems, len(tasks), skip_missing, skip_unusable)
     if not tasks:
-        raise TaskError(f"{_shown(path)} must hold at least one task, got none; name a task file, folder or index")
+        raise TaskError(f"{_shown(path)} has no task; name a task file, folder or index")
     return tasks
 
 
 def shipped_file(task_id: str) -> Path | None:
-    """The file of a shipped task; None where no suite has it."""
+    """Return the file of a shipped task; None if no suite has it."""
     return next((file for folder in SUITES.values() for file in folder.glob("*.json") if file.stem == task_id), None)
 
 
 def shipped_ids() -> list[str]:
-    """The ids of all shipped tasks."""
+    """Return the ids of all shipped tasks."""
     return sorted(file.stem for folder in SUITES.values() for file in folder.glob("*.json"))
 
 
 def scan_tasks(path: TaskPath | Iterable[TaskPath]) -> Iterator[Task | TaskProblem]:
-    """Every task that `load_tasks` would read, or what is wrong with it.
+    """Yield every task that `load_tasks` would read, or what is wrong with it.
 
     Raises:
         TaskError: there is nothing at `path`.
@@ -110,7 +110,7 @@ def scan_tasks(path: TaskPath | Iterable[TaskPath]) -> Iterator[Task | TaskProbl
     for found in _find_all(path):
         loaded = found if isinstance(found, TaskProblem) else _load_one(found)
         if isinstance(loaded, Task) and loaded.task_id in origin:
-            what = f"the id {loaded.task_id} is that of {origin[loaded.task_id]} too; name each task once"
+            what = f"{origin[loaded.task_id]} has the id {loaded.task_id} too; name each task once"
             yield TaskProblem(found.where, what)
             continue
         if isinstance(loaded, Task):
@@ -121,7 +121,7 @@ def scan_tasks(path: TaskPath | Iterable[TaskPath]) -> Iterator[Task | TaskProbl
 def _settle_problems(problems: list[TaskProblem], good: int, skip_missing: bool, skip_unusable: bool) -> None:
     fatal = [p for p in problems if p.unread or not (skip_missing if p.missing else skip_unusable)]
     if len(problems) > len(fatal):
-        logger.warning("%d tasks are left out: missing, malformed or unknown here", len(problems) - len(fatal))
+        logger.warning("we leave out %d tasks: missing, malformed or unknown here", len(problems) - len(fatal))
     if not fatal:
         return
     named = "\n".join(f"  {printable(p.where)[:300]}: {printable(p.what)[:2000]}" for p in fatal[:MAX_NAMED_PROBLEMS])
@@ -148,9 +148,9 @@ def _find_all(path: TaskPath | Iterable[TaskPath]) -> Iterator[_Found | TaskProb
 
 
 def _paths(path: TaskPath | Iterable[TaskPath]) -> Iterator[Path | tuple[str, str]]:
-    """Files and folders, and sources by name and argument."""
+    """Yield files and folders, and sources by name and argument."""
     if path == "" or not isinstance(path, (str, os.PathLike, Iterable)):
-        raise TaskError(f"a task file, a folder of task files or {EMBEDDED!r} must be named, got {path!r}")
+        raise TaskError(f"name a task file, a folder of task files or {EMBEDDED!r}, not {path!r}")
     if not isinstance(path, (str, os.PathLike)):
         for one in path:
             yield from _paths(one)
@@ -183,7 +183,7 @@ def _find(path: Path) -> Iterator[_Found | TaskProblem]:
 
 
 def _is_index(content: Mapping[str, Any]) -> bool:
-    """`{domain: [ids]}`: every value a list of strings, and none of a task's own keys."""
+    """Return whether this is `{domain: [ids]}`: every value is a list of strings, and no key is a task's own."""
     lists = all(isinstance(ids, list) and all(isinstance(i, str) for i in ids) for ids in content.values())
     return bool(content) and lists and not {"id", "evaluator"} & set(content)
 
@@ -234,7 +234,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _read_ids(path: Path) -> list[str] | TaskProblem:
-    """The ids of a text file."""
+    """Read the ids of a text file."""
     text = _read_text(path)
     if isinstance(text, TaskProblem):
         return text

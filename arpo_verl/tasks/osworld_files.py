@@ -1,7 +1,7 @@
-"""OSWorld's task files from an archive of its repository: read as hostile, compared with the pinned commit, stored.
+"""This takes OSWorld's task files from an archive of its repository: it distrusts them, checks the commit, stores them.
 
-The archive is what GitHub or `git archive` makes of a commit, and names that commit in its first header. Nothing of it
-is unpacked: files of the expected names are read within bounds, parsed, and written anew.
+GitHub or `git archive` makes the archive of a commit, and names that commit in its first header. We unpack nothing: we
+read files with the expected names, up to a limit, parse them, and write them again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from arpo_verl.versions import OSWORLD_ARCHIVE, OSWORLD_COMMIT
 
 INDEX = "test_all.json"
 INDEX_SHA256 = "9ebc5187cbd727ef26c24626820076b102fff812863c640a67c467fea9542ab5"
-"""Of `test_all.json` at that commit: 369 tasks of ten domains."""
+"""The hash of `test_all.json` at that commit: 369 tasks of ten domains."""
 
 MAX_ARCHIVE_BYTES = 512 << 20
 _MAX_UNPACKED_BYTES = 1 << 30
@@ -38,10 +38,10 @@ Files = Mapping[str, bytes]
 
 
 def read_archive(path: Path) -> Files:
-    """The lists and tasks of an archive, each parsed once.
+    """Read the lists and tasks of an archive, and parse each once.
 
     Raises:
-        FetchError: it is no archive of the pinned commit, or not whole.
+        FetchError: it is no archive of the pinned commit, or incomplete.
         OSError: it cannot be read.
     """
     files: dict[str, bytes] = {}
@@ -56,13 +56,13 @@ def read_archive(path: Path) -> Files:
             while bounded.read(1 << 20):
                 pass  # the checksum is at the end
     except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
-        raise FetchError(f"{path} is no whole .tar.gz archive: {error}") from error
+        raise FetchError(f"{path} is not a complete .tar.gz archive: {error}") from error
     check_files(files)
     return files
 
 
 class _Bounded:
-    """A stream of which no more than the bound is ever read: a few bytes of gzip can claim any size."""
+    """This stream reads no more than the limit: a few bytes of gzip can unpack to any size."""
 
     def __init__(self, stream: gzip.GzipFile):
         self._stream, self._left = stream, _MAX_UNPACKED_BYTES
@@ -71,7 +71,7 @@ class _Bounded:
         content = self._stream.read(size)
         self._left -= len(content)
         if self._left < 0:
-            raise FetchError(f"the archive unpacks to more than {_MAX_UNPACKED_BYTES >> 30} GiB: not OSWorld's")
+            raise FetchError(f"the archive unpacks to more than {_MAX_UNPACKED_BYTES >> 30} GiB: it is not OSWorld's")
         return content
 
 
@@ -92,7 +92,7 @@ def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 
 def check_files(files: Files) -> None:
-    """Check that the index is the pinned one and that each of its tasks is there and is a task.
+    """Check that the index is the pinned one, and that each of its tasks is there and valid.
 
     Raises:
         FetchError: names what is wrong.
@@ -102,9 +102,7 @@ def check_files(files: Files) -> None:
     wrong = [f"{name}: {what}" for name, what in _problems(files)]
     if wrong:
         more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-        raise FetchError(
-            f"{len(wrong)} of OSWorld's files are not as they should be: {'; '.join(wrong[:_SHOWN])}{more}"
-        )
+        raise FetchError(f"{len(wrong)} of OSWorld's files are missing or wrong: {'; '.join(wrong[:_SHOWN])}{more}")
 
 
 def _problems(files: Files) -> Iterator[tuple[str, str]]:
@@ -129,16 +127,16 @@ def _named(index: Mapping[str, list[str]]) -> list[str]:
 
 
 def count_by_domain(files: Files) -> dict[str, int]:
-    """How many tasks of each domain `test_all.json` lists."""
+    """Return how many tasks of each domain `test_all.json` lists."""
     return {domain: len(ids) for domain, ids in json.loads(files[INDEX]).items()}
 
 
 def store_files(files: Files, folder: Path) -> int:
-    """Write what `folder` lacks, the index last: a folder with it is whole. The number of files written.
+    """Write the files that `folder` lacks, the index last, which marks a complete folder; return how many.
 
     Raises:
-        FetchError: a file of that name has another content; nothing is written then.
-        OSError: the disk refuses; what is written already stays, and the next call writes the rest.
+        FetchError: a file of that name has another content; it has written nothing then.
+        OSError: a file cannot be written; written files stay, and the next call writes the rest.
     """
     others = [
         name for name, content in files.items() if not _absent(folder / name) and not _same(folder / name, content)
@@ -146,7 +144,7 @@ def store_files(files: Files, folder: Path) -> int:
     if others:
         raise FetchError(
             f"{folder} has {len(others)} files that differ from OSWorld's commit {OSWORLD_COMMIT[:12]}, such as "
-            f"{others[0]}; we overwrite none of them. Give another --folder, or move them away"
+            f"{others[0]}, and we do not overwrite them; choose another --folder, or move them away"
         )
     lacking = sorted((name for name in files if _absent(folder / name)), key=lambda name: (name == INDEX, name))
     for name in lacking:
@@ -156,7 +154,7 @@ def store_files(files: Files, folder: Path) -> int:
 
 
 def stored_files(folder: Path) -> Files | None:
-    """OSWorld's tasks in `folder`, where all of them are there and as they should be; else None."""
+    """Return OSWorld's tasks in `folder`, if all of them are there and right; otherwise None."""
     try:
         files = {INDEX: _read(folder / INDEX)}
         if hashlib.sha256(files[INDEX]).hexdigest() == INDEX_SHA256:

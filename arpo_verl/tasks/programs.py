@@ -1,4 +1,4 @@
-"""Which programs a task works with, read from its set-up and its evaluator. Pure."""
+"""This finds out which programs a task uses, from its set-up and its evaluator. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COMMAND_STEPS = {"launch", "execute", "command", "execute_with_verification", "
 _COMMAND_GETTERS = {"vm_command_line", "vm_command_error"}
 _BROWSER_STEPS = {"chrome_open_tabs", "chrome_close_tabs"}
 
-# What a shell does itself, and words after which the program's own name comes.
+# Commands of the shell itself, and words before a program's own name.
 _SHELL_WORDS = set(
     "alias bg break case cd continue declare do done echo elif else esac eval exit export false fi for function "
     "history if in let local printf pwd read return set shift source test then time trap true type ulimit umask unset "
@@ -24,7 +24,7 @@ _PROGRAM = re.compile(r"[A-Za-z][A-Za-z0-9_.+\-]*")
 _SEPARATORS = {";", "&", "&&", "|", "||", "(", ")", "{", "}"}
 _PROGRAM_FOLDERS = {"/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/snap/bin"}
 
-# The program of what OSWorld calls an app in `related_apps`. Its other words (`os`, `pdf`, `image`) name none.
+# OSWorld's names in `related_apps` -> programs. Its other words (`os`, `pdf`, `image`) name no program.
 _APPS = {
     "chrome": "google-chrome",
     "gimp": "gimp",
@@ -42,10 +42,10 @@ _APPS = {
 
 
 def programs_of(spec: Mapping[str, Any]) -> list[str]:
-    """The programs that a task's set-up and evaluator start and those that it is about, by name, each once.
+    """Return the programs that a task's set-up and evaluator start, and those that it is about, each once.
 
-    A shell command is split by its operators; what is not plainly a program's name (a script's path, a variable) is
-    left out, so a listed name may be trusted and a missing one is possible.
+    It splits a shell command at its operators, and leaves out words that are not clearly a program's name (a script's
+    path, a variable). So each listed program is needed, but some may be missing.
     """
     found = dict.fromkeys(words[0] for words in commands_of(spec))
     if any(step["type"] in _BROWSER_STEPS for step in steps_of(spec)):
@@ -56,24 +56,24 @@ def programs_of(spec: Mapping[str, Any]) -> list[str]:
 
 
 def commands_of(spec: Mapping[str, Any]) -> list[list[str]]:
-    """Every command of a task's set-up and evaluator as words, the program's name first."""
+    """Return every command of a task's set-up and evaluator as words, the program's name first."""
     parts = [step["parameters"] for step in steps_of(spec) if step["type"] in _COMMAND_STEPS]
     parts += [getter for getter in getters_of(spec) if getter["type"] in _COMMAND_GETTERS]
     return [words for part in parts for words in _commands(part)]
 
 
 def opened_files(spec: Mapping[str, Any]) -> list[str]:
-    """Paths of the files that a task's set-up opens with whatever program opens such files."""
+    """Return the paths of files that a task's set-up opens with the default program for their type."""
     return [str(step["parameters"].get("path", "")) for step in steps_of(spec) if step["type"] == "open"]
 
 
 def steps_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """A task's set-up, and its evaluator's `postconfig`."""
+    """Return the steps of a task's set-up and of its evaluator's `postconfig`."""
     return [*spec.get("config", []), *spec.get("evaluator", {}).get("postconfig", [])]
 
 
 def getters_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What a task's evaluator looks at: its `result` and `expected`, as a list of getters."""
+    """Return the getters of a task's evaluator: its `result` and `expected`, as a list."""
     parts = [spec.get("evaluator", {}).get(key) or [] for key in ("result", "expected")]
     return [getter for part in parts for getter in (part if isinstance(part, list) else [part]) if getter]
 
@@ -81,10 +81,10 @@ def getters_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _commands(parameters: Mapping[str, Any]) -> Iterator[list[str]]:
     command, shell = parameters.get("command", ""), parameters.get("shell")
     if isinstance(command, str):
-        # The client splits a command that is not for a shell at spaces.
+        # The client splits a command without a shell at its spaces.
         yield from _of_shell(command) if shell else _of_words(command.split())
     elif shell:
-        # A list for a shell: its first item is the script, as in subprocess.
+        # The first item of a list for a shell is the script, as in subprocess.
         yield from _of_shell(str(command[0]) if command else "")
     else:
         yield from _of_words([str(word) for word in command])
@@ -105,14 +105,14 @@ def _of_words(words: list[str]) -> Iterator[list[str]]:
 
 
 def _of_shell(script: str) -> Iterator[list[str]]:
-    # A here-document's body is not commands: look no further than the line that opens one.
+    # A here-document's body has no commands, so stop at the line that opens one.
     lines = script.split("\n")
     for line in lines[: next((n + 1 for n, text in enumerate(lines) if "<<" in text), len(lines))]:
         lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
         try:
             tokens = list(lexer)
-        except ValueError:  # a quotation that runs over several lines
+        except ValueError:  # a quotation over several lines
             return
         words: list[str] = []
         for token in [*tokens, ";"]:

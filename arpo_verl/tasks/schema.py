@@ -1,4 +1,4 @@
-"""What an OSWorld task must look like for the client to run it. Pure."""
+"""This checks that an OSWorld task has the form that the client needs. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from arpo_verl.tasks.catalogue import Catalogue
 
 INFEASIBLE = "infeasible"
 
-# The client makes a folder of this name; nothing that leads elsewhere.
+# The client makes a folder with this name, so it must not lead elsewhere.
 _TASK_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 
 
 def problems_of(spec: Any, catalogue: Catalogue | None) -> list[str]:
-    """Everything that is wrong with a task's JSON; names are checked where a catalogue is given."""
+    """Return everything that is wrong with a task's JSON; with a catalogue it also checks names."""
     if not isinstance(spec, Mapping):
         return [f"a task must be a JSON object, got {type(spec).__name__}"]
     missing = [key for key in ("id", "instruction", "evaluator") if key not in spec]
@@ -56,7 +56,7 @@ def _evaluator_problems(evaluator: Any, catalogue: Catalogue | None) -> Iterator
     for name in funcs:
         yield from _unknown(name, catalogue.metrics if catalogue else None, "evaluator.func", "metric")
     if not evaluator.get("result"):
-        yield "evaluator.result must say what the metric looks at, got none"
+        yield "evaluator.result is missing: it must say what the metric reads"
     if evaluator.get("conj", "and") not in ("and", "or"):
         yield f"evaluator.conj must be 'and' or 'or', got {evaluator['conj']!r:.80}"
     for key in ("result", "expected", "options"):
@@ -64,7 +64,7 @@ def _evaluator_problems(evaluator: Any, catalogue: Catalogue | None) -> Iterator
 
 
 def _part_problems(part: Any, where: str, func: Any, catalogue: Catalogue | None) -> Iterator[str]:
-    """Check a metric's `result`, `expected` or `options`: one for one metric, a list of as many for a list of them."""
+    """Check a metric's `result`, `expected` or `options`: one for one metric, or a list for a list of metrics."""
     if not part:
         return
     if isinstance(func, list) and (not isinstance(part, list) or len(part) != len(func)):

@@ -1,4 +1,4 @@
-"""The recipe's section `data.tasks:`: which of the loaded tasks to train on."""
+"""The recipe's section `data.tasks:` chooses the loaded tasks to train on."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ UNIFORM, FRONTIER = SAMPLINGS = ("uniform", "frontier")
 
 @dataclass(frozen=True)
 class TaskSelection:
-    """Which tasks of `data.train_files` and `data.val_files` are used."""
+    """These options choose tasks of `data.train_files` and `data.val_files`."""
 
     ids: Sequence[str] | None = None
-    """Only these, as in a curriculum or a filtered training set; None: all."""
+    """Ids of the tasks to use, as in a curriculum or a filtered training set; None: all."""
     repeat: Annotated[int, whole(1, "1 or more")] = 1
-    """How often a training epoch draws each task: more groups of few tasks in one batch. Validation draws each once."""
+    """How often a training epoch draws each task, to fill a batch with more groups than tasks. Validation draws each
+    once."""
     skip_missing: Annotated[bool, truth()] = False
-    """Leave out tasks that an index names and that have no file."""
+    """Leave out tasks that an index names but that have no file."""
     skip_unusable: Annotated[bool, truth()] = False
-    """Leave out tasks that are malformed or that the installed OSWorld client does not know how to evaluate."""
+    """Leave out tasks that are malformed or that the installed OSWorld client cannot evaluate."""
     sampling: Annotated[str, one_of(SAMPLINGS)] = UNIFORM
-    """Which task training draws next. `uniform`: veRL's own order, random or as in the files by `data.shuffle`.
-    `frontier`: by how likely a group of it is to teach anything; see `tasks/frontier.py`. Validation plays all."""
+    """How training draws the next task. `uniform`: in veRL's own order, random or as in the files (`data.shuffle`).
+    `frontier`: by how likely a group of it is to teach anything, see `tasks/frontier.py`. Validation plays all."""
     frontier: Mapping[str, Any] = field(default_factory=dict)
-    """With `sampling: frontier`; see `FrontierConfig`."""
+    """Options of `sampling: frontier`, see `FrontierConfig`."""
 
     def __post_init__(self) -> None:
         check_fields(self, "data.tasks")
@@ -43,7 +44,7 @@ class TaskSelection:
 
 
 def load_selected_tasks(path: TaskPath | Iterable[TaskPath], selection: TaskSelection) -> list[Task]:
-    """`load_tasks` under a recipe's selection, in the order of the files, each once.
+    """Load the tasks of a recipe's selection, in the order of the files, each once.
 
     Raises:
         TaskError: as `load_tasks`, and for a selected id that no file has.
@@ -54,6 +55,6 @@ def load_selected_tasks(path: TaskPath | Iterable[TaskPath], selection: TaskSele
     unknown = [i for i in selection.ids if i not in {task.task_id for task in tasks}]
     if unknown:
         hint = did_you_mean(unknown[0], [task.task_id for task in tasks])
-        raise TaskError(f"data.tasks.ids must name tasks of {path}, which lacks {', '.join(unknown)}{hint}")
+        raise TaskError(f"data.tasks.ids names {', '.join(unknown)}, which {path} lacks{hint}")
     wanted = set(selection.ids)
     return [task for task in tasks if task.task_id in wanted]

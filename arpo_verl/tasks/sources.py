@@ -1,13 +1,13 @@
-"""Sources of tasks beside files: `NAME:ARGUMENT`, where NAME is an entry point of the group `arpo_verl.tasks`.
+"""`NAME:ARGUMENT` names a source of tasks beside files; NAME is an entry point of the group `arpo_verl.tasks`.
 
-A package of one's own brings tasks by naming a function in its metadata:
+Your own package offers tasks by naming a function in its metadata:
 
     [project.entry-points."arpo_verl.tasks"]
     my_suite = "my_package.tasks:load"
 
-which is called as `load("ARGUMENT")`, the text behind the colon, and gives tasks in OSWorld's format: their JSON as
-mappings, or `Task`s, or a `TaskError` in the place of one that cannot be used. They are checked as those of files are.
-Nothing of a package is imported before it is named.
+We call `load("ARGUMENT")` with the text after the colon. It returns tasks in OSWorld's format: their JSON as mappings,
+`Task`s, or a `TaskError` in place of a task that cannot be used. We check them as we check those of files. We import a
+package only when it is named.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _NAMED = re.compile(r"([A-Za-z][A-Za-z0-9_.\-]*):(.*)", re.DOTALL)
 
 
 def split_source(path: str | os.PathLike[str]) -> tuple[str, str] | None:
-    """Name and argument of a source; None for a path. What exists as a file or folder is a path."""
+    """Split a source into name and argument; None for a path. An existing file or folder is a path."""
     found = _NAMED.fullmatch(path) if isinstance(path, str) else None
     return None if found is None or Path(path).exists() else (found[1], found[2])
 
 
 def source_tasks(name: str, argument: str) -> Iterator[tuple[str, Any, str]]:
-    """What the source gives: where each came from, for messages, its JSON, not checked yet, and its domain.
+    """Yield for each task of a source its place, for messages, its unchecked JSON, and its domain.
 
     Raises:
         TaskError: there is no such source, it cannot be loaded, or it fails.
@@ -45,7 +45,7 @@ def source_tasks(name: str, argument: str) -> Iterator[tuple[str, Any, str]]:
     try:
         given = _load(name)(argument)
         if isinstance(given, (str, bytes, Mapping)) or not hasattr(given, "__iter__"):
-            raise TaskError(f"the source {where} must give an iterable of tasks, got {type(given).__name__}")
+            raise TaskError(f"the source {where} must return an iterable of tasks, got {type(given).__name__}")
         for number, one in enumerate(given):
             yield f"{where}[{number}]", _spec_of(one), one.domain if isinstance(one, Task) else name
     except ArpoError:
@@ -55,7 +55,7 @@ def source_tasks(name: str, argument: str) -> Iterator[tuple[str, Any, str]]:
 
 
 def _spec_of(given: Any) -> Any:
-    """A task's JSON, as it travels to the workers; a `Task`'s with its own id and instruction, which are read there."""
+    """Return a task's JSON as we send it to workers; for a `Task`, with its own id and instruction."""
     if isinstance(given, Task):
         given = {**given.spec, "id": given.task_id, "instruction": given.instruction}
     if not isinstance(given, Mapping):
@@ -63,7 +63,7 @@ def _spec_of(given: Any) -> Any:
     try:
         return json.loads(json.dumps(dict(given)))
     except (TypeError, ValueError, RecursionError) as error:
-        return TaskError(f"a task must be what JSON can say: {error}")
+        return TaskError(f"a task must contain JSON values only: {error}")
 
 
 def _load(name: str) -> Callable[[str], Any]:
@@ -74,9 +74,9 @@ def _load(name: str) -> Callable[[str], Any]:
         entry = installed[name]
     else:
         known = sorted({*BUILT_IN, *installed})
-        way_out = f"; install the package that brings it (an entry point of the group {GROUP!r}), or name a path"
+        way_out = f"; install the package that has it (an entry point of the group {GROUP!r}), or name a path"
         raise TaskError(
-            f"{name!r} must be a source of tasks, one of {', '.join(known)}, in `NAME:ARGUMENT`"
+            f"{name!r} in NAME:ARGUMENT is not a source of tasks; there are {', '.join(known)}"
             f"{did_you_mean(name, known) or way_out}"
         )
     try:

@@ -1,8 +1,7 @@
-"""Whether tasks can run on the desktops of a recipe, asked before any of them starts.
+"""This checks whether tasks can run on a recipe's desktops, before any of them starts.
 
-Rules read from the task's own JSON; none knows one task from another. OSWorld's machines have all programs and, but
-with the provider `qemu`, the internet; so most of this is about the embedded desktop. What an evaluator's sandbox has
-not concerns all.
+The rules read only a task's own JSON. OSWorld's machines have all programs and, except with the provider `qemu`, the
+internet, so most rules are about the embedded desktop. The limits of an evaluator's sandbox concern all desktops.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ REACH_TIMEOUT_S = 5.0
 
 _TERMINAL_GETTER, _TERMINAL = "vm_terminal_output", "gnome-terminal"
 _ACCESSIBILITY_GETTERS = {"accessibility_tree", "active_url_from_accessTree", _TERMINAL_GETTER}
-# They ask the system's first process, which a sandbox does not have.
+# These ask the system's first process, which a sandbox does not have.
 _SYSTEM_PROGRAMS = {"hostnamectl", "localectl", "loginctl", "snap", "systemctl", "timedatectl"}
 _TIME_ZONE_HOST = "ipapi.co"
 _IMPORTING_METRICS = {"check_python_file_by_test_suite"}
-# They read credentials or files of the machine that evaluates.
+# These read credentials or files of the machine that evaluates.
 _HOST_FILE_STEPS = {"googledrive", "login", "upload_file"}
 _HOST_FILE_GETTERS = {"googledrive_file"}
-# The client asks the internet where this machine is, for what "tomorrow" is, and goes on without an answer.
+# To know what "tomorrow" is, the client asks the internet where this machine is, and continues without an answer.
 _DATES = "rule_relativeTime"
 
 _DESKTOPS = {
@@ -52,7 +51,7 @@ _DESKTOPS = {
 
 
 def explain_task(task: Task, environment: EnvironmentConfig) -> list[str]:
-    """Why this machine cannot run a task on the desktops of `environment`; empty where nothing stands against it."""
+    """Return why this machine cannot run a task on the desktops of `environment`; empty if it can."""
     reasons: list[str] = []
     if is_bundle(task.spec):
         reasons += _bundle_reasons(task, environment)
@@ -69,23 +68,23 @@ def explain_task(task: Task, environment: EnvironmentConfig) -> list[str]:
 
 def _bundle_reasons(task: Task, environment: EnvironmentConfig) -> Iterator[str]:
     if environment.provider != EMBEDDED:
-        yield "it brings programs of its own, which the embedded desktop alone runs (environment.provider=embedded)"
+        yield "it brings its own programs, which only the embedded desktop runs (environment.provider=embedded)"
     for step in task.spec.get("config", []):
         apps = step["parameters"].get("apps", {}) if step["type"] == "web_apps" else {}
         for name, app in apps.items():
             folder = Path(app["folder"])
             if not (folder / START_PAGE).is_file():
                 yield (
-                    f"its web application {name} is not built: {folder} has no {START_PAGE} (npm install && npm run "
-                    "build there; CUA_GYM_HUB says where the applications are)"
+                    f"its web application {name} is not built: {folder} has no {START_PAGE} (run npm install && npm "
+                    "run build there; CUA_GYM_HUB names the applications' folder)"
                 )
 
 
 def check_tasks_run_here(tasks: Iterable[Task], environment: EnvironmentConfig) -> None:
-    """Check that tasks can be evaluated, and run where the desktops are this machine's own.
+    """Check that tasks can be evaluated, and that they can run if the desktops are on this machine.
 
     Raises:
-        TaskError: names every reason why some cannot, and these tasks.
+        TaskError: names every reason, with the tasks that cannot run because of it.
     """
     ids_by_reason: defaultdict[str, list[str]] = defaultdict(list)
     total = 0
@@ -97,8 +96,8 @@ def check_tasks_run_here(tasks: Iterable[Task], environment: EnvironmentConfig) 
         refused = len({task_id for ids in ids_by_reason.values() for task_id in ids})
         named = "\n".join(f"  {reason}: {_some(ids)}" for reason, ids in ids_by_reason.items())
         raise TaskError(
-            f"{refused} of {total} tasks cannot run on {_DESKTOPS.get(environment.provider, 'these desktops')}; mend "
-            f"what the reasons say or choose other tasks by data.tasks.ids:\n{named}"
+            f"{refused} of {total} tasks cannot run on {_DESKTOPS.get(environment.provider, 'these desktops')}; remove "
+            f"these reasons, or choose other tasks with data.tasks.ids:\n{named}"
         )
 
 
@@ -110,7 +109,7 @@ def _program_reasons(task: Task) -> Iterator[str]:
     programs = programs_of(task.spec)
     for program in programs:
         if program in _SYSTEM_PROGRAMS:
-            yield f"the program {program} needs a system that was booted, which a sandbox is not"
+            yield f"the program {program} needs a booted system, which a sandbox is not"
         elif not has_program(program):
             yield f"the program {_described(program)} is not installed"
     for package in apt_packages(task.spec):
@@ -128,31 +127,31 @@ def _described(program: str) -> str:
 
 
 def _sandbox_reasons(spec: Mapping[str, Any], environment: EnvironmentConfig) -> Iterator[str]:
-    """Why no sandbox can evaluate a task as the recipe's section says, and what to do."""
+    """Yield why no sandbox can evaluate a task with the recipe's options, and what to do."""
     evaluator = spec.get("evaluator", {})
     func = evaluator.get("func", [])
     metrics = set(func if isinstance(func, list) else [func])
     if metrics & _IMPORTING_METRICS and not environment.evaluator_runs_policy_code:
         yield (
-            "its metric imports what the policy wrote, which can then give itself any score "
+            "its metric imports the policy's code, which can then give itself any score "
             "(environment.evaluator_runs_policy_code=true allows it)"
         )
     steps = {step["type"] for step in evaluator.get("postconfig", [])}
     getters = getters_of(spec)
     reading = sorted((steps & _HOST_FILE_STEPS) | ({getter["type"] for getter in getters} & _HOST_FILE_GETTERS))
     if reading:
-        yield f"its evaluator reads files of this machine ({', '.join(reading)}), which its sandbox has not"
+        yield f"its evaluator reads files of this machine ({', '.join(reading)}), which its sandbox does not have"
     asks = any(getter["type"] == _DATES and "timezone" not in getter.get("rules", {}) for getter in getters)
     if asks and _TIME_ZONE_HOST not in environment.evaluator_hosts:
         yield (
-            f"its expected date depends on where this machine is, which its evaluator asks {_TIME_ZONE_HOST} "
+            f"its expected date depends on where this machine is, and its evaluator asks {_TIME_ZONE_HOST} for that "
             f"(environment.evaluator_hosts=[{_TIME_ZONE_HOST}] allows it)"
         )
     for getter in getters:
         names = getter.get("dest") or []
         names = names if isinstance(names, list) else [names]
         if getter["type"] == "cloud_file" and any("/" in name for name in names):
-            yield "its evaluator downloads into a folder of its own, which its sandbox has no network for"
+            yield "its evaluator downloads into its own folder, but its sandbox has no network"
 
 
 def _evaluator_reasons(task: Task) -> Iterator[str]:
@@ -165,19 +164,19 @@ def _evaluator_reasons(task: Task) -> Iterator[str]:
 
 
 def _download_reasons(task: Task, environment: EnvironmentConfig) -> Iterator[str]:
-    """OSWorld's client downloads on the host: a kept file is as good as a host that can be reached."""
+    """Yield downloads that cannot succeed: OSWorld's client makes them on the host, if the file is not kept there."""
     folder = default_store() if environment.cache_dir is None else Path(environment.cache_dir).expanduser()
     store = DownloadStore(folder)
     for download in downloads_of(task.spec):
         parts = urlsplit(download.url)
         origin = f"{parts.scheme}://{parts.netloc}"
         if not store.path(task.task_id, download).is_file() and not _is_reachable(origin):
-            yield f"it downloads from {parts.netloc}, which this machine does not reach, and {folder} lacks files"
+            yield f"it downloads from {parts.netloc}, which this machine cannot reach, and {folder} lacks files"
 
 
 @cache
 def _is_reachable(origin: str) -> bool:
-    """Whether a web server answers, whatever it says; through the proxies that the environment names."""
+    """Return whether a web server gives any answer, through the environment's proxies if there are any."""
     if not origin.startswith(("http://", "https://")):
         return False
     try:

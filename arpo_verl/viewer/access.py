@@ -1,4 +1,4 @@
-"""Who may look: only this machine, or those who have the token. ASGI middleware around everything that is served."""
+"""This ASGI middleware lets only this machine, or those with the token, see a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SECURITY_HEADERS = {
-    # No inline script or style, nothing from elsewhere: text of a model that became markup would still not run.
+    # No inline script or style, nothing from other hosts: even if a model's text became markup, it would not run.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -22,7 +22,7 @@ SECURITY_HEADERS = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a server bound to this host is reached from this machine only."""
+    """Return whether only this machine can reach a server bound to this host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -30,23 +30,23 @@ def is_loopback(host: str) -> bool:
 
 
 def new_token() -> str:
-    """A secret of 192 bits, for one server."""
+    """Return a secret of 192 bits, for one server."""
     return secrets.token_urlsafe(24)
 
 
 class AccessControl:
-    """Lets a request through that may see the run, and sets the headers of every answer.
+    """This lets requests through that may see the run, and sets the headers of every answer.
 
-    Without a token, the server is on loopback, and the name in the Host header must be this machine's: another site
-    whose name was made to resolve to 127.0.0.1 could else read the run through a visitor's browser.
-    With one, each request must carry it, in its address once and in a cookie from then on. The first answer is the page
-    itself and no redirect: a browser that came by another site's link would not send a SameSite=Strict cookie with it.
+    Without a token, the server is on loopback, and the Host header must name this machine. Otherwise a site whose name
+    resolves to 127.0.0.1 could read the run through a visitor's browser.
+    With a token, each request must have it: in its address once, and then in a cookie. The first answer is the page and
+    not a redirection: a browser that follows another site's link would send no SameSite=Strict cookie with that.
     """
 
     def __init__(self, app: ASGIApp, token: str | None, port: int):
         self._app = app
         self._token = token
-        # Cookies are a host's, whatever the port: two viewers on one host must not overwrite each other's.
+        # Cookies belong to a host with all its ports: two viewers on one host must not overwrite each other's.
         self._cookie = f"arpo_view_{port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,7 +59,7 @@ class AccessControl:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(SECURITY_HEADERS)
-                # Browsers else keep the page's files for a guessed time, past an upgrade.
+                # Otherwise browsers keep the page's files for a guessed time, even after an upgrade.
                 headers.setdefault("Cache-Control", "private, no-cache")
                 if came_with_token:
                     headers.append("Set-Cookie", f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/")
@@ -78,12 +78,12 @@ class AccessControl:
 
     def _check_host(self, request: Request) -> PlainTextResponse | None:
         name = _host_name(request.headers.get("host", ""))
-        message = f"This viewer answers to localhost only, not to {name!r}; --host opens it to others.\n"
+        message = f"This viewer answers only to localhost, not to {name!r}; use --host to open it to others.\n"
         return None if is_loopback(name) else PlainTextResponse(message, status_code=403)
 
 
 def _host_name(host: str) -> str:
-    """The Host header without its port, whatever it is: a forwarded one differs. IPv6 without its brackets."""
+    """Return the Host header without its port (a forwarded port differs), and without IPv6 brackets."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].lower()

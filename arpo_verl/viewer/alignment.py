@@ -1,4 +1,4 @@
-"""Two episodes laid side by side by their screens: which screenshot of the one goes with which of the other."""
+"""This aligns two episodes by their screens: it pairs screenshots of one with those of the other."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from arpo_verl.records.run import Run
 from arpo_verl.untrusted import read_regular
 
 MOST_SCREENS = 100
-"""Of an episode; the others go with the last of these."""
+"""Most screens of an episode; later ones are paired like the last of these."""
 _SIZE = (64, 48)
-"""To which a screen is made small: a cell of 640x480 has 10x10 pixels."""
+"""The size to which we shrink a screen: a cell of 640x480 has 10x10 pixels."""
 _LEVELS = 12
-"""Of 255 by which a cell of another screen differs."""
+"""A cell differs if its level, of 255, differs by more than this."""
 _CELLS = 3
-"""So many differing cells make no other screen: a caret that blinks, a clock's last digit."""
+"""Up to so many differing cells still mean the same screen: a blinking caret, a clock's last digit."""
 _ALONE, _UNLIKE = 0.6, 1.0
-"""What a screen that goes with none costs, and two that differ and go together: cheaper than both alone."""
+"""The cost of an unpaired screen, and of a pair that differs: cheaper than both unpaired."""
 
 _Screen = NDArray[np.int16] | None
-"""None where it was not kept."""
+"""A shrunk screen; None if it was not kept."""
 
 
 def alignment_document(run: Run, first: str, second: str) -> dict[str, Any]:
-    """`api/align`: pairs of screenshot numbers, and whether both show the same screen; null where one was not kept.
+    """Make `api/align`: pairs of screenshot numbers, and whether both show the same screen; null if one is missing.
 
     Raises:
         KeyError: there is no such episode.
@@ -41,12 +41,12 @@ def alignment_document(run: Run, first: str, second: str) -> dict[str, Any]:
 
 
 def align(first: Sequence[_Screen], second: Sequence[_Screen]) -> list[tuple[int, int, bool | None]]:
-    """The cheapest pairs in order. A screen that goes with none is paired with the one at which the other waits."""
+    """Return the cheapest pairs in order. An unpaired screen stands beside the other episode's current screen."""
     if not first or not second:
         return []
     same = [[_is_same(one, other) for other in second] for one in first]
     rows, columns = len(first), len(second)
-    costs = _ALONE * np.add.outer(np.arange(rows, -1, -1), np.arange(columns, -1, -1))  # of what is left from there on
+    costs = _ALONE * np.add.outer(np.arange(rows, -1, -1), np.arange(columns, -1, -1))  # of the rest from there on
     for i in reversed(range(rows)):
         for j in reversed(range(columns)):
             alone = _ALONE + min(costs[i, j + 1], costs[i + 1, j])

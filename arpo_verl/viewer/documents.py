@@ -1,6 +1,6 @@
-"""The JSON documents that the page is given, the same by the server and in an export.
+"""This makes the page's JSON documents, the same for the server and for an export.
 
-Times are seconds, an `id` is `step_000012/<folder>`. What a run did not record is null.
+Times are in seconds, an `id` is `step_000012/<folder>`. Values that a run did not record are null.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Row = list[Any]
 
 
 def run_document(run: Run, snapshot: Snapshot, *, live: bool) -> dict[str, Any]:
-    """`api/run`: what there is to choose from. `broken` names the first folders that are no episodes."""
+    """Make `api/run`: the run's tasks and steps to choose from. `broken` names the first folders without an episode."""
     tasks = {episode.task_id: episode.instruction for episode in snapshot.episodes}
     jumps = {task_id: _jump(jump, snapshot) for task_id, jump in run.jumps().items()}
     return {
@@ -65,12 +65,12 @@ def run_document(run: Run, snapshot: Snapshot, *, live: bool) -> dict[str, Any]:
 
 
 def _jump(jump: Jump, snapshot: Snapshot) -> dict[str, Any]:
-    """Of a task that has one. `first` is the first success of it, null where it was not recorded."""
+    """Describe a task's jump. `first` is its first success, null if that was not recorded."""
     return {"jump": {"step": jump.step, "earlier": jump.earlier, "first": snapshot.index.id_of(jump.first)}}
 
 
 def episode_rows(snapshot: Snapshot) -> dict[str, Row]:
-    """The rows of `api/episodes` by id."""
+    """Return the rows of `api/episodes` by id."""
     return {episode.id: _row(episode, snapshot) for episode in snapshot.episodes}
 
 
@@ -85,12 +85,12 @@ def _row(episode: EpisodeSummary, snapshot: Snapshot) -> Row:
 
 
 def episodes_document(rows: Iterable[Row], cursor: str = "", complete: bool = True) -> dict[str, Any]:
-    """`api/episodes`. Where `complete`, these are all: what a reader has beside them is gone."""
+    """Make `api/episodes`. If `complete`, these are all rows, and a reader must drop its others."""
     return {"columns": COLUMNS, "rows": list(rows), "cursor": cursor, "complete": complete}
 
 
 class EpisodesFeed:
-    """`api/episodes` for readers that come back with a cursor: they get what changed. Thread-safe."""
+    """This makes `api/episodes` for readers that return with a cursor, and get only changes. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -100,7 +100,7 @@ class EpisodesFeed:
         self._changed_at: dict[str, int] = {}
 
     def document(self, snapshot: Snapshot, cursor: str | None) -> dict[str, Any]:
-        """The rows that are new or changed since `cursor`, or all where it is none of this feed's."""
+        """Return the rows that are new or changed since `cursor`, or all if the cursor is not this feed's."""
         with self._lock:
             if snapshot.number > self._snapshot:
                 self._update(snapshot)
@@ -111,7 +111,7 @@ class EpisodesFeed:
     def _update(self, snapshot: Snapshot) -> None:
         rows = episode_rows(snapshot)
         if self._rows.keys() - rows.keys():
-            self._origin = secrets.token_hex(4)  # a cursor knows nothing of rows that are gone: all start anew
+            self._origin = secrets.token_hex(4)  # a cursor cannot report removed rows, so all readers start again
         self._changed_at = {
             id: self._changed_at[id] if self._rows.get(id) == row else snapshot.number for id, row in rows.items()
         }
@@ -123,7 +123,7 @@ class EpisodesFeed:
 
 
 def episode_document(run: Run, snapshot: Snapshot, episode_id: str) -> dict[str, Any]:
-    """`api/episode/ID`: the recorded content, its files, and its group as trained on.
+    """Make `api/episode/ID`: the recorded content, its files, and its group in training.
 
     Raises:
         KeyError: there is no such episode.
@@ -143,8 +143,8 @@ def episode_document(run: Run, snapshot: Snapshot, episode_id: str) -> dict[str,
 
 
 def _member(snapshot: Snapshot, session: int, episode_id: str | None, row: TrainedRow | None) -> dict[str, Any]:
-    """A group's member. `reward` is the episode's own, `trained_reward` and `advantage` those of the row trained on:
-    the replay's, where one took its place. `id` is null for an episode that was not recorded."""
+    """Describe a group's member. `reward` is the episode's own; `trained_reward` and `advantage` are the trained row's,
+    so the replay's if one replaced it. `id` is null for an episode that was not recorded."""
     episode = snapshot.by_id.get(episode_id) if episode_id is not None else None
     return {
         "id": episode_id,
@@ -159,7 +159,7 @@ def _member(snapshot: Snapshot, session: int, episode_id: str | None, row: Train
 
 
 def tokens_document(run: Run, episode_id: str) -> dict[str, Any]:
-    """`api/tokens/ID`: the replies token by token, as far as they were recorded.
+    """Make `api/tokens/ID`: the replies token by token, as far as they were recorded.
 
     Raises:
         KeyError: there is no such episode.
@@ -168,19 +168,19 @@ def tokens_document(run: Run, episode_id: str) -> dict[str, Any]:
 
 
 def metrics_document(run: Run) -> dict[str, Any]:
-    """`api/metrics`, in six significant digits: as many as a curve can show."""
+    """Make `api/metrics`, in six significant digits, as many as a curve can show."""
     metrics = run.metrics()
     series = {name: [rounded(value) for value in values] for name, values in metrics.series.items()}
     return {"steps": metrics.steps, "series": series}
 
 
 def rounded(value: float | None) -> float | None:
-    """A number in six significant digits."""
+    """Round a number to six significant digits."""
     return value if value is None or isinstance(value, int) else float(f"{value:.6g}")
 
 
 def frontier_document(run: Run) -> dict[str, Any]:
-    """`api/frontier`: what frontier sampling thinks of each task; none where tasks come in veRL's order."""
+    """Make `api/frontier`: frontier sampling's estimate of each task; empty if tasks come in veRL's order."""
     tasks = [
         {name: rounded(value) if isinstance(value, float) else value for name, value in asdict(estimate).items()}
         for estimate in run.frontier()
@@ -189,7 +189,7 @@ def frontier_document(run: Run) -> dict[str, Any]:
 
 
 def live_document(run: Run) -> dict[str, Any]:
-    """`api/live`: the pool, and what its desktops show."""
+    """Make `api/live`: the pool, and its desktops' screens."""
     return {"time": time.time(), "pool": run.pool(), "running": [_running(episode) for episode in run.running()]}
 
 

@@ -1,4 +1,4 @@
-"""What the page is given of an evaluation: its tables, and each task's runs."""
+"""This makes an evaluation's document for the page: its tables, and each task's runs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _COUNTS = ("tasks", "unscored", "runs", "faults", "format_errors")
 
 
 def has_evaluation(run: Run) -> bool:
-    """Whether the run is an evaluation that has its tables."""
+    """Return whether the run is an evaluation with tables."""
     return (run.run_dir / RESULTS_FILE).is_file()
 
 
 def evaluation_document(run: Run) -> dict[str, Any]:
-    """`api/evaluation`: `results.json`, whatever somebody made of it, in the types that the page counts on. Shares are
-    in [0, 1], a domain of null is all of them."""
+    """Make `api/evaluation` from `results.json`, with the types that the page expects, whatever the file has. Shares
+    are in [0, 1]; the domain null means all domains."""
     try:
         content = read_json_object(run.run_dir / RESULTS_FILE)
-    except (OSError, ValueError):  # no evaluation's folder, or not a whole one
+    except (OSError, ValueError):  # no evaluation's folder, or an incomplete one
         content = {}
     tasks = [
         {

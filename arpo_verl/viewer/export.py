@@ -1,4 +1,4 @@
-"""A run as a folder that opens from disk: the page, its documents as scripts, and the screenshots."""
+"""This exports a run to a folder that opens from disk: the page, its documents as scripts, and the screenshots."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from arpo_verl.viewer.overview.content import overview_document
 from arpo_verl.viewer.page import ASSETS, index_page
 
 MARKER = ".arpo-export"
-"""Says that a folder is an export, which a later one may replace."""
+"""A file that marks a folder as an export, which a later export may replace."""
 _PARTS = ("data", "shots", "assets")
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export came to."""
+    """This describes a finished export."""
 
     index: Path
     episodes: int
     size_bytes: int
-    """Of the screenshots: nearly all of it."""
+    """Size of the screenshots, which are nearly all of it."""
 
 
 def export_run(run: Run, snapshot: Snapshot, target: Path, *, progress: bool = True) -> Exported:
     """Write a snapshot to `target`, which then opens without a server.
 
     Raises:
-        ConfigError: the folder holds something that is no export, or the disk is too small.
-        OSError: the disk refuses.
+        ConfigError: the folder has other content, or the disk is too small.
+        OSError: a file cannot be written.
     """
     if not snapshot.by_id:
-        raise ConfigError(f"there must be an episode to export, got none of {run.trajectories} that was asked for")
+        raise ConfigError(f"no episode in {run.trajectories} matches; change --steps, --task or --max-episodes")
     screenshots = {episode_id: _screenshots(run, episode_id) for episode_id in snapshot.by_id}
     size_bytes = sum(path.stat().st_size for paths in screenshots.values() for path in paths)
     _prepare(target, size_bytes)
@@ -68,20 +68,18 @@ def export_run(run: Run, snapshot: Snapshot, target: Path, *, progress: bool = T
 
 
 def _screenshots(run: Run, episode_id: str) -> list[Path]:
-    """An episode's screenshots. A link is left out: it could lead out of the run."""
+    """Return an episode's screenshots, without links, which could lead out of the run."""
     try:
         folder = run.folder(episode_id)
         paths = [folder / name for name in screenshot_names(folder)]
-    except (KeyError, OSError):  # taken away since the snapshot
+    except (KeyError, OSError):  # removed since the snapshot
         return []
     return [path for path in paths if path.is_file() and not path.is_symlink()]
 
 
 def _prepare(target: Path, size_bytes: int) -> None:
     if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / MARKER).is_file())):
-        raise ConfigError(
-            f"--export must be a new or empty folder, or an earlier export, got {target}, which is neither"
-        )
+        raise ConfigError(f"--export must be a new or empty folder, or an earlier export, but {target} is neither")
     for part in _PARTS:
         shutil.rmtree(target / part, ignore_errors=True)
     target.mkdir(parents=True, exist_ok=True)
@@ -90,8 +88,8 @@ def _prepare(target: Path, size_bytes: int) -> None:
     if size_bytes > free_bytes:
         needed, free = (f"{size / 2**30:.1f} GiB" for size in (size_bytes, free_bytes))
         raise ConfigError(
-            f"{target} must have room for {needed} of screenshots, got {free} free; "
-            "take fewer episodes with --steps, --task or --max-episodes"
+            f"{needed} of screenshots do not fit on the disk of {target}, which has {free} free; "
+            "choose fewer episodes with --steps, --task or --max-episodes"
         )
 
 
@@ -101,16 +99,16 @@ def _write_page(target: Path) -> None:
 
 
 def _write_episodes(run: Run, snapshot: Snapshot, target: Path, screenshots: dict[str, list[Path]]) -> Iterator[int]:
-    """Write document and screenshots of each episode; yields the bytes of each."""
+    """Write each episode's document and screenshots, and yield its bytes."""
     for episode_id, paths in screenshots.items():
         try:
             document, tokens = episode_document(run, snapshot, episode_id), tokens_document(run, episode_id)
             sizes = [_copy(path, target / "shots" / episode_id / path.name) for path in paths]
             _write_document(target, f"api/episode/{episode_id}", document)
             _write_document(target, f"api/tokens/{episode_id}", tokens)
-        except (KeyError, FileNotFoundError):  # taken away since the snapshot: the page says that it is not here
+        except (KeyError, FileNotFoundError):  # removed since the snapshot: the page says that it is missing
             continue
-        except OSError as error:  # a folder of somebody else's making, whose name leaves no room for a suffix
+        except OSError as error:  # a foreign folder, whose long name leaves no room for a suffix
             if error.errno != errno.ENAMETOOLONG:
                 raise
             continue
@@ -124,9 +122,9 @@ def _copy(source: Path, target: Path) -> int:
 
 
 def _write_document(target: Path, path: str, document: dict[str, object]) -> None:
-    """Write a document as a script: a page opened from disk may load scripts, but read no files."""
+    """Write a document as a script, since a page opened from disk may load scripts but not read files."""
     file = target / "data" / f"{path.removeprefix('api/')}.js"
     file.parent.mkdir(parents=True, exist_ok=True)
-    # ASCII already; "</" too is escaped, so that the script stays one wherever somebody pastes it.
+    # The content is ASCII; "</" is escaped too, so that it stays a script even inside HTML.
     content = b"ARPO_RUN(%s,%s);\n" % (dump_json(path), dump_json(document))
     file.write_bytes(content.replace(b"</", b"<\\/"))

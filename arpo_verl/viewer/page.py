@@ -1,4 +1,4 @@
-"""The page itself: files beside this module."""
+"""The page consists of files beside this module."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ ASSETS = Path(__file__).parent / "assets"
 
 
 def index_page(source: Literal["server", "files", "report"], place: Literal["alone", "run", "runs"] = "alone") -> str:
-    """`index.html`, with where the page finds its documents: at a server, in scripts on disk, or in itself.
+    """Return `index.html` with the source of its documents: a server, scripts on disk, or the page itself.
 
     Args:
-        place: `runs` is the page of a folder of runs, `run` that of one of these.
+        place: `runs` for a folder of runs, `run` for a run of such a folder, `alone` for a single run.
     """
     text = (ASSETS / "index.html").read_text(encoding="utf-8")
     before, _, after = text.partition('data-source="server" data-place="alone"')

@@ -1,7 +1,7 @@
-"""`arpo-verl report`: the overview of a run as one HTML file that opens from disk and asks no network for anything.
+"""`arpo-verl report` writes a run's overview as one HTML file that opens from disk and needs no network.
 
-The page's own scripts, styles and document stand in the file. Its content security policy names each script and style
-by its hash: text of a model that became markup would still not run.
+The file contains the page's scripts, styles and document. Its content security policy names each script and style by
+its hash, so that even if a model's text became markup, it would not run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from arpo_verl.viewer.overview.content import overview_document
 from arpo_verl.viewer.page import ASSETS, index_page
 
 IMAGE_BYTES = 3 * 1024**2
-"""Of all screenshots together, as they stand in the file: with the rest, some 3.5 MB."""
+"""Most bytes of all screenshots in the file; with everything else it has about 3.5 MB."""
 _WIDTH, _TALLEST, _WEBP_QUALITY = 300, 1200, 70
 _SCRIPT = re.compile(r'<script (?:defer )?src="assets/([\w./]+)"></script>')
 _STYLE = re.compile(r'<link rel="stylesheet" href="assets/([\w./]+)">')
@@ -46,12 +46,12 @@ def write_report(run: Run, file: Path) -> int:
     }
     content = report_page(documents, _pictures(run, overview))
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, content, sync=False)  # a link there is replaced, not followed
+    write_whole(file, content, sync=False)  # replaces a link instead of following it
     return len(content)
 
 
 def report_page(documents: dict[str, Any], pictures: dict[str, Any]) -> bytes:
-    """The page with its documents and pictures in it."""
+    """Return the page with its documents and pictures in it."""
     page = index_page("report")
     sources: dict[str, list[str]] = {"script": [], "style": []}
 
@@ -60,7 +60,7 @@ def report_page(documents: dict[str, Any], pictures: dict[str, Any]) -> bytes:
         sources[tag].append(f"'sha256-{digest}'")
         return f"<{tag}>{text}</{tag}>"
 
-    # The scripts are at the end of the body: an inlined one cannot be deferred.
+    # The scripts are at the end of the body, since inline scripts cannot be deferred.
     scripts = [(ASSETS / name).read_text(encoding="utf-8") for name in _SCRIPT.findall(page)]
     page = _SCRIPT.sub("", re.sub(r'<link rel="icon"[^>]*>', "", page))
     page = _STYLE.sub(lambda match: inlined("style", (ASSETS / match[1]).read_text(encoding="utf-8")), page)
@@ -79,7 +79,7 @@ def report_page(documents: dict[str, Any], pictures: dict[str, Any]) -> bytes:
 
 
 def _pictures(run: Run, document: dict[str, Any]) -> dict[str, Any]:
-    """The samples' screenshots by the page's path, made small: address, and the screen's width and height."""
+    """Return the samples' small screenshots by the page's path: address, and the screen's width and height."""
     pictures, left = {}, IMAGE_BYTES
     for sample in (*document["samples"]["failures"], *document["samples"]["first_successes"]):
         for name in sample["folder_files"]:

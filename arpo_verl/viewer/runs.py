@@ -1,4 +1,4 @@
-"""What the page is given of a folder of runs: their list, their curves in one plot, and two of them paired by task."""
+"""This makes the page's documents of a folder of runs: their list, their curves in one plot, and pairs by task."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from arpo_verl.viewer.evaluation import evaluation_document, has_evaluation
 from arpo_verl.viewer.overview.success import group_by, is_validation
 
 VALIDATION = "validation success"
-"""A curve whose name in the logs differs from run to run."""
+"""A curve whose name in the logs differs between runs."""
 SUCCESS = "rollout/success_mean"
 MOST_PICKED = 12
 MOST_PAIRED = 1000
-"""Tasks; the test of more would take seconds."""
+"""Most tasks of a pair; a test of more would take seconds."""
 _HEADLINES = ("steps", "validation_before", "validation_after", "first_steps_success", "last_steps_success")
 _SECONDS = ("timing_s/step", "timing_s/testing")
 _EPISODES = ("data.train_batch_size", "actor_rollout_ref.rollout.n")
 
 
 class RunsFeed:
-    """The documents of a folder of runs. Metrics are read again where their files have changed, and not kept whole."""
+    """This makes the documents of a folder of runs. It reads changed metrics files again, and keeps only summaries."""
 
     def __init__(self, folder: RunsFolder) -> None:
         self.folder = folder
@@ -43,7 +43,7 @@ class RunsFeed:
         self._listed: dict[str, tuple[Run, tuple[int, ...], RunSummary | None]] = {}
 
     def runs_document(self) -> dict[str, Any]:
-        """`api/runs`: each run's kind, state and headline; null where it has none."""
+        """Make `api/runs`: each run's kind, state and headline, or null without one."""
         with self._lock:
             names = self.folder.names()
             self._listed = {name: self._look_at(name) for name in names}
@@ -52,7 +52,7 @@ class RunsFeed:
         return {"name": self.folder.name, "runs": rows}
 
     def _look_at(self, name: str) -> tuple[Run, tuple[int, ...], RunSummary | None]:
-        """A `Run` of the list's own: it knows folders alone, and no episode."""
+        """Look at a run with the list's own `Run`, which reads only folders, and no episodes."""
         known = self._listed.get(name)
         path = self.folder.path / name
         run = known[0] if known is not None else Run(path, path / "trajectories")
@@ -104,10 +104,10 @@ def _row(name: str, run: Run, summary: RunSummary | None) -> dict[str, Any]:
 
 
 def curves_document(folder: RunsFolder, names: Sequence[str], metric: str) -> dict[str, Any]:
-    """`api/curves`: one metric of some runs, by training step, environment steps and hours.
+    """Make `api/curves`: one metric of some runs, by training step, environment steps and hours.
 
     Raises:
-        KeyError: one of the names is no run's.
+        KeyError: there is no run with one of the names.
     """
     picked = [(name, _rows(folder.run(name).run_dir)) for name in names[:MOST_PICKED]]
     known = sorted({name for _, rows in picked for row in rows.values() for name in row})
@@ -116,8 +116,8 @@ def curves_document(folder: RunsFolder, names: Sequence[str], metric: str) -> di
 
 
 def _curve(name: str, rows: Mapping[int, Mapping[str, float]], metric: str, run_dir: Path) -> dict[str, Any]:
-    """Of the training steps that have the metric. Environment steps are turns of training episodes, as the trainer
-    counted them; null where the run did not note how many episodes a step has."""
+    """Make the curve of the training steps with the metric. Environment steps are the trainer's count of turns of
+    training episodes; null if the run did not record how many episodes a step has."""
     hours = itertools.accumulate(sum(row.get(timer, 0.0) for timer in _SECONDS) / 3600 for row in rows.values())
     episodes = _episodes_a_step(run_dir)
     turns = itertools.accumulate(row.get("rollout/turns_mean", 0.0) * (episodes or 0) for row in rows.values())
@@ -149,7 +149,7 @@ def _episodes_a_step(run_dir: Path) -> float | None:
 
 @dataclass(frozen=True)
 class _Scores:
-    """Of each task, the mean score of its episodes."""
+    """These are tasks' mean scores."""
 
     what: str
     """Which episodes these are."""
@@ -157,8 +157,8 @@ class _Scores:
 
 
 def pair_document(first: Run, second: Run) -> dict[str, Any]:
-    """`api/pair`: two runs paired by task: the second less the first, as `evaluate --compare` computes it. Of an
-    evaluation counts the largest turn budget that both have, of a training run its last recorded validation."""
+    """Make `api/pair`: two runs paired by task, second minus first, as in `evaluate --compare`. An evaluation counts
+    with the largest turn budget that both have, a training run with its last recorded validation."""
     budgets = [_budgets(run) for run in (first, second)]
     shared = budgets[0] & budgets[1] if all(budgets) else budgets[0] | budgets[1]
     scores = [_scores(run, max(shared, default=None)) for run in (first, second)]
@@ -191,7 +191,7 @@ def _scores(run: Run, budget: float | None) -> _Scores:
     episodes = [episode for episode in run.snapshot().episodes if episode.success is not None]
     validations = [episode for episode in episodes if is_validation(episode)]
     if not validations:
-        return _Scores("no validation is recorded", {})
+        return _Scores("no recorded validation", {})
     last = max(episode.step for episode in validations)
     by_task = group_by((episode.task_id, episode) for episode in validations if episode.step == last)
     scores = {task_id: [e.success for e in one if e.success is not None] for task_id, one in by_task.items()}

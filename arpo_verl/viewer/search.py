@@ -1,7 +1,7 @@
-"""Search in what the agent wrote and typed, in instructions and in verdicts: an index in SQLite, made on first use.
+"""This searches the agent's replies and typed text, instructions and verdicts, with an SQLite index made on first use.
 
-The index is a scratch file that goes with the process; nothing is lost with it. It is filled by a thread, and a
-search meanwhile shows what is found so far, with how much is indexed.
+The index is a scratch file that is removed with the process. A thread fills it; until that is done, a search shows what
+it has found so far, and how much is indexed.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from arpo_verl.records.summaries import EpisodeSummary
 
 FIELDS = ("instruction", "reply", "thought", "typed", "verdict")
 _MOST_WORDS, _MOST_CHARACTERS = 12, 200
-"""Of a query."""
+"""Most words and characters of a query."""
 _MOST_TEXT = 100_000
-"""Characters of an episode's field that are indexed."""
+"""Most characters of an episode's field that we index."""
 _MOST_HITS, _AROUND = 100, 40
-"""Episodes whose hits are looked for at once, and characters before a hit."""
+"""Most episodes whose hits one request gets, and characters before a hit."""
 _VERDICT = ("metric", "result", "expected", "returned")
 _AT_ONCE = 50
-"""Episodes written together: a search waits so long at most."""
+"""Episodes written together; a search waits at most for one such batch."""
 
 
 class SearchIndex:
-    """The words of a run's episodes. Thread-safe."""
+    """This indexes the words of a run's episodes. Thread-safe."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -41,10 +41,10 @@ class SearchIndex:
         self._scratch: ScratchFolder | None = None
         self._database: sqlite3.Connection | None = None
         self._indexed: dict[str, tuple[int, EpisodeSummary]] = {}
-        """Id -> its row, and the episode as it was: one that was written anew is another summary."""
+        """Id -> its row, and the indexed episode: if the record is rewritten, its summary is another object."""
 
     def document(self, query: str) -> dict[str, Any]:
-        """`api/search`: the ids of the episodes that have every word of the query, or a word that begins so."""
+        """Make `api/search`: the ids of episodes that have, for each word of the query, a word that begins with it."""
         snapshot = self._run.snapshot()
         self._fill(snapshot)
         words = _words(query)
@@ -56,8 +56,8 @@ class SearchIndex:
         return {"query": query, "ids": ids, "indexed": indexed, "total": len(snapshot.by_id)}
 
     def hits_document(self, query: str, ids: Sequence[str]) -> dict[str, Any]:
-        """`api/hits`: of each episode the first turn with most of the query's words, from 1, and the words around the
-        first of them; `turn` is null where they are in no turn."""
+        """Make `api/hits`: each episode's first turn with most of the query's words, from 1, and the text around the
+        first of them; `turn` is null if no turn has them."""
         words = _words(query)
         return {"hits": {id: hit for id in ids[:_MOST_HITS] if (hit := self._hit(id, words)) is not None}}
 
@@ -79,13 +79,13 @@ class SearchIndex:
         return {"turn": best + 1 if best < len(turns) else None, "text": f"{'…' if start else ''}{text}"}
 
     def wait(self) -> None:
-        """Wait until what was to be indexed at the last search is."""
+        """Wait until all episodes of the last search are indexed."""
         filling = self._filling
         if filling is not None:
             filling.join()
 
     def _find(self, words: list[str]) -> list[tuple[str, int]]:
-        # Quoted words: none of them is an operator of the query language.
+        # Quotes keep words from being operators of the query language.
         match = " ".join(f'"{word}"*' for word in words)
         sql = "SELECT id, number FROM episodes JOIN words ON words.rowid = number WHERE words MATCH ?"
         return list(self._connection().execute(sql, (match,)))
@@ -103,7 +103,7 @@ class SearchIndex:
         return self._database
 
     def _fill(self, snapshot: Snapshot) -> None:
-        """Index what is new since the last search, in a thread of its own."""
+        """Index new episodes since the last search, in a thread."""
         with self._lock:
             if self._filling is not None and self._filling.is_alive():
                 return
@@ -132,7 +132,7 @@ class SearchIndex:
     def _texts(self, episode: EpisodeSummary) -> list[str]:
         try:
             content = self._run.episode(episode.id)
-        except KeyError:  # taken away meanwhile
+        except KeyError:  # removed meanwhile
             content = {}
         fields = _fields(episode, content)
         return [_clean("\n".join(islice(fields[name], 10_000))[:_MOST_TEXT]) for name in FIELDS]
@@ -164,10 +164,10 @@ def _texts(objects: list[dict[str, Any]], *names: str) -> Iterator[str]:
 
 
 def _objects(value: object) -> list[dict[str, Any]]:
-    """What is no object counts as an empty one: turns keep their numbers."""
+    """Return a list's objects; other values count as empty ones, so that turns keep their numbers."""
     return [one if isinstance(one, dict) else {} for one in value] if isinstance(value, list) else []
 
 
 def _clean(text: str) -> str:
-    """The text as SQLite takes it: half of a surrogate pair, which JSON can spell, becomes a question mark."""
+    """Return the text for SQLite: a lone surrogate, which JSON may contain, becomes a question mark."""
     return text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""The page's server: the documents of a run or of a folder of runs, screenshots and the page itself, to a browser."""
+"""This server gives a browser the page, the documents of a run or of a folder of runs, and screenshots."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ _MEDIA_TYPES = {"png": "image/png", "jpg": "image/jpeg", "jpeg": "image/jpeg", "
 
 
 def build_app(shown: Run | RunsFolder, *, token: str | None, port: int) -> ASGIApp:
-    """The application, ready for uvicorn.
+    """Build the application for uvicorn.
 
     Args:
         shown: one run, or a folder of runs; each run of a folder has its pages below `/run/NAME/`.
-        token: what each request must carry; None on loopback.
-        port: the port that it is served on.
+        token: the token that each request needs; None on loopback.
+        port: the server's port.
     """
     app = _run_app(shown, "alone") if isinstance(shown, Run) else _runs_app(shown)
     return AccessControl(app, token, port)
 
 
 def build_server(shown: Run | RunsFolder, *, token: str | None, port: int) -> uvicorn.Server:
-    """The server of that application, to be run on a listening socket."""
+    """Build a server for that application, to run on a listening socket."""
     config = uvicorn.Config(
         build_app(shown, token=token, port=port),
         lifespan="off",
         log_level="warning",
-        access_log=False,  # a token stands in addresses
+        access_log=False,  # addresses contain a token
         server_header=False,
         timeout_graceful_shutdown=2,
     )
@@ -109,7 +109,7 @@ def _runs_app(folder: RunsFolder) -> FastAPI:
 
 
 class _RunApps:
-    """The pages of each run of a folder."""
+    """This serves the pages of each run of a folder."""
 
     def __init__(self, folder: RunsFolder) -> None:
         self._folder = folder
@@ -119,7 +119,7 @@ class _RunApps:
         name = scope["path_params"]["name"]
         try:
             run = await run_in_threadpool(self._folder.run, name)
-        except (KeyError, ConfigError):  # or taken away this moment
+        except (KeyError, ConfigError):  # it may also have been removed just now
             answer = JSONResponse({"detail": f"{self._folder.name} has no run {name}"}, status_code=404)
             await answer(scope, receive, send)
             return
@@ -130,7 +130,7 @@ class _RunApps:
 
 
 def _add_documents(app: FastAPI, run: Run) -> None:
-    """Endpoints are plain functions: they read files, so FastAPI runs them in threads."""
+    """Add the documents' endpoints as plain functions, which FastAPI runs in threads, since they read files."""
     feed, overview, search = EpisodesFeed(), OverviewFeed(run), SearchIndex(run)
 
     @app.get("/api/run")
@@ -192,7 +192,7 @@ def _add_screenshots(app: FastAPI, run: Run) -> None:
             content = read_regular(run.folder(f"{step}/{name}") / file)
         except (KeyError, OSError) as error:
             raise HTTPException(404, f"this run has no screenshot {file} of {step}/{name}") from error
-        # A finished episode's does not change; the page asks for a running one's under another address each time.
+        # A finished episode's screenshot never changes; for a running one the page uses a new address each time.
         headers = {"Cache-Control": "private, max-age=600"}
         return Response(content, media_type=_MEDIA_TYPES[kind[1]], headers=headers)
 
@@ -206,7 +206,7 @@ def _add_screenshots(app: FastAPI, run: Run) -> None:
 
 
 def _found(request: Request, missing: str, make: Callable[[], dict[str, Any]]) -> Response:
-    """A document of something that may not be there, as a `KeyError` of its name says."""
+    """Return a document, or 404 if making it raises a `KeyError` with the name of what is missing."""
     try:
         return _json(request, make())
     except KeyError as error:

@@ -202,7 +202,7 @@ def test_a_policy_of_no_known_shape_has_none(tmp_path, config):
 def test_a_policy_without_weights_is_not_estimated_as_if_it_had_none(model_path, tmp_path, capsys):
     shutil.copytree(model_path, tmp_path / "policy", ignore=shutil.ignore_patterns("*.safetensors"))
     main(["doctor", "--recipe", "embedded", f"actor_rollout_ref.model.path={tmp_path}/policy"])
-    assert f"[FAIL] figures: the size of {tmp_path}/policy is not known here" in capsys.readouterr().out
+    assert f"[FAIL] figures: the size of {tmp_path}/policy is unknown here" in capsys.readouterr().out
 
 
 def test_a_copied_recipe_composes_where_it_lies(tmp_path):
@@ -214,7 +214,7 @@ def test_a_recipe_that_would_be_refused_is_told_so(capsys):
     assert main(["doctor", "--recipe", "osworld_full", refused]) == 1
     assert "[FAIL] refused at its start" in capsys.readouterr().out
     assert main(["doctor", "trainer.nnodes=1"]) == 2
-    assert "name it by --recipe" in capsys.readouterr().err
+    assert "name it with --recipe" in capsys.readouterr().err
 
 
 def test_an_import_that_takes_too_long_is_a_finding(monkeypatch):

@@ -63,7 +63,7 @@ def test_a_model_that_transformers_does_not_know_is_played_over_a_server_alone(t
     (tmp_path / "model.safetensors").touch()
     options = ["--model", str(tmp_path), "--engine", "transformers", "--agent", "model_family=opencua"]
     arguments = build_parser("evaluate").parse_args(["evaluate", "--out", "e", *FAKE, *options])
-    with pytest.raises(ConfigError, match="model_family=opencua is for `arpo-verl evaluate` over a server alone"):
+    with pytest.raises(ConfigError, match="model_family=opencua works only with `arpo-verl evaluate` and a server"):
         with open_policy(arguments, read_playing(arguments), tmp_path / "e"):
             pass
 

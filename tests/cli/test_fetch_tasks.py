@@ -96,7 +96,7 @@ def test_a_server_in_trouble_is_asked_again(published, tmp_path):
 def test_a_second_run_goes_on_with_what_the_first_one_got(published, tmp_path, capsys):
     published.breaks_at = [100] * download.ATTEMPTS
     assert fetch(tmp_path, "--url", published.url) == 2
-    assert "Run the same command again to go on" in capsys.readouterr().err
+    assert "Run the same command again to resume" in capsys.readouterr().err
     assert fetch(tmp_path, "--url", published.url) == 0
     assert published.asked[-1] == "bytes=100-"
 
@@ -110,8 +110,8 @@ def test_a_part_that_is_all_there_or_of_another_file_is_no_hindrance(published, 
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"<html>log in</html>", "is no whole .tar.gz archive"),
-        (packed()[:-4], "is no whole .tar.gz archive"),
+        (b"<html>log in</html>", "is not a complete .tar.gz archive"),
+        (packed()[:-4], "is not a complete .tar.gz archive"),
         (packed(commit="0" * 40), "is of commit '0000"),
         (packed(commit=None), "does not say of which commit it is"),
         (packed({INDEX: b'{"os": ["a"]}'}), "test_all.json is not the one of"),
@@ -191,7 +191,7 @@ def test_your_own_files_stay_and_a_missing_one_comes_back(published, tmp_path, c
     changed = json.dumps({**json.loads(TASKS["examples/os/b.json"]), "instruction": "mine", "id": "c"})
     (tmp_path / "examples/os/b.json").write_text(changed)
     assert fetch(tmp_path, "--url", published.url) == 2
-    assert "we overwrite none of them" in capsys.readouterr().err
+    assert "we do not overwrite them" in capsys.readouterr().err
     assert (tmp_path / "examples/os/b.json").read_text() == changed
 
 
@@ -203,7 +203,7 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(published, tmp_path, m
     with monkeypatch.context() as patch:
         patch.setattr(target, full)
         assert fetch(tmp_path, "--url", published.url) == 2
-    assert "is full; make room" in capsys.readouterr().err and not (tmp_path / INDEX).exists()
+    assert "is full; free 100 MB" in capsys.readouterr().err and not (tmp_path / INDEX).exists()
     assert fetch(tmp_path, "--url", published.url) == 0
 
 

@@ -66,8 +66,8 @@ def test_a_machine_that_was_half_unpacked_is_not_taken_for_a_whole_one(published
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        (b"<html>log in</html>", "is no whole .zip archive (File is not a zip file); remove the .zip"),
-        (zipped(b"a disk", "Other.qcow2"), "Ubuntu.qcow2.zip must hold Ubuntu.qcow2, and does not; remove it"),
+        (b"<html>log in</html>", "is not a complete .zip archive (File is not a zip file); remove the .zip"),
+        (zipped(b"a disk", "Other.qcow2"), "Ubuntu.qcow2.zip does not contain Ubuntu.qcow2; remove it"),
     ],
 )
 def test_another_archive_is_told_with_the_way_out(published, tmp_path, capsys, content, told):

@@ -70,4 +70,4 @@ def test_a_second_run_needs_no_network_and_changes_nothing(capsys, monkeypatch):
     before = installed_versions(sys.executable)
     assert main(["install-osworld"]) == 0
     assert installed_versions(sys.executable) == before
-    assert "0 packages added, none moved" in capsys.readouterr().out
+    assert "0 packages added, none changed" in capsys.readouterr().out

@@ -51,7 +51,7 @@ def test_a_device_that_opens_is_not_enough_for_doctor(monkeypatch, stand_in, tmp
     stand_in("")
     assert machine._check_kvm().ok
     monkeypatch.setattr(kvm, "DEVICE", str(tmp_path / "none"))
-    assert "is not there or not ours" in machine._check_kvm().detail
+    assert "is missing, or this user may not use it" in machine._check_kvm().detail
 
 
 def test_other_processors_are_told_that_nothing_was_tried(monkeypatch, stand_in, tmp_path):
@@ -59,4 +59,4 @@ def test_other_processors_are_told_that_nothing_was_tried(monkeypatch, stand_in,
     monkeypatch.setattr(machine.platform, "machine", lambda: "aarch64")
     stand_in("import sys; sys.exit('never run')")
     finding = machine._check_kvm()
-    assert finding.ok and "tried on x86_64 alone, this is aarch64" in finding.detail
+    assert finding.ok and "test a guest only on x86_64, and this is aarch64" in finding.detail

@@ -56,7 +56,7 @@ def test_what_the_file_system_refuses_is_told_in_one_sentence(monkeypatch, capsy
 def test_an_old_python_is_told_before_anything_is_imported(monkeypatch, capsys):
     monkeypatch.setattr(main, "_python", lambda: (3, 9))
     assert main.main(["view", "x"]) == 2
-    assert capsys.readouterr().err.startswith("arpo-verl: this is Python 3.9, and arpo-verl needs 3.11 or newer; make")
+    assert capsys.readouterr().err.startswith("arpo-verl: this is Python 3.9, but arpo-verl needs 3.11 or newer; make")
 
 
 def test_the_oldest_python_is_the_one_that_the_package_asks_for():

@@ -79,7 +79,7 @@ def test_what_a_copy_changes_counts(tmp_path):
 def test_a_copy_is_not_overwritten(tmp_path, capsys):
     (tmp_path / "embedded.yaml").write_text("mine")
     assert main(["recipes", "copy", "embedded", str(tmp_path)]) == 2
-    assert "exists and is not overwritten" in capsys.readouterr().err
+    assert "exists, and we do not overwrite it" in capsys.readouterr().err
     assert (tmp_path / "embedded.yaml").read_text() == "mine"
 
 

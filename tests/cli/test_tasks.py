@@ -36,7 +36,7 @@ def test_of_some_domains_and_of_what_runs_here(osworld, capsys):
     assert show(capsys, osworld, "--domain", "gimp")[-2] == "2 tasks: gimp 2"
     assert show(capsys, osworld, "--runs-here")[-2:-1] == ["4 tasks: os 2, gimp 2"]
     assert show(capsys, osworld, "--runs-here", "--provider", "docker")[-2] == "5 tasks: os 3, gimp 2"
-    assert "no task is of the domain gmp; did you mean gimp? There are: gimp, os" in show(
+    assert "no task has the domain gmp; did you mean gimp? There are: gimp, os" in show(
         capsys, osworld, "--domain", "gmp"
     )
 
@@ -62,6 +62,6 @@ def test_a_list_is_what_the_loader_takes_and_is_never_overwritten(osworld, capsy
 
 def test_a_list_elsewhere_or_of_tasks_without_files_is_refused(osworld, tmp_path_factory, capsys):
     elsewhere = tmp_path_factory.mktemp("elsewhere") / "mine.json"
-    assert "--out must be beside the folder `examples`" in show(capsys, osworld, "--out", elsewhere)
-    assert "--out must be beside the folder `examples`" in show(capsys, "embedded", "--out", elsewhere)
+    assert "--out must be in the folder that has" in show(capsys, osworld, "--out", elsewhere)
+    assert "--out must be in the folder that has" in show(capsys, "embedded", "--out", elsewhere)
     assert not elsewhere.exists()

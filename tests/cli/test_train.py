@@ -189,7 +189,7 @@ def test_a_trainer_that_a_signal_ended_has_that_status_and_its_last_words(tmp_pa
     status, _, err = run("is killed")
     assert status == 128 + signal.SIGKILL
     assert "the last words" in err
-    assert "the trainer was ended by SIGKILL; the kernel does that where memory runs out (`dmesg` says so) after" in err
+    assert "SIGKILL ended the trainer (the kernel does that when memory runs out, see `dmesg`) after" in err
 
 
 def test_a_refusal_shows_what_this_start_printed_alone(tmp_path, run):
@@ -213,7 +213,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_then_does(tmp_path, number):
         front.send_signal(number)
         rest = front.stdout.read()
     assert front.returncode not in (0, None)
-    assert "stopped after step 2; the same command goes on after step 2" in rest
+    assert "stopped after step 2; the same command resumes after step 2" in rest
     with start(tmp_path / "run", "ends", stdout=subprocess.PIPE) as front:
         out = front.stdout.read()
     assert front.returncode == 0

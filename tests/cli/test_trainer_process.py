@@ -17,7 +17,7 @@ NO_HUB = (
         ("OSError: [Errno 28] No space left on device: '/runs/a'", "a disk is full (.* MiB left; .*); free some space"),
         (
             NO_HUB,
-            "no network to the model hub, and org/model is not on this machine; .* `hf download org/model --local-",
+            "org/model is not on this machine, and the model hub cannot be reached; .* `hf download org/model --local-",
         ),
         ("Failed to connect to GCS within 60 seconds. GCS may have been killed.", "Ray's head process ended, .* again"),
         ("RuntimeError: EADDRINUSE: Address already in use", "another program uses a port that the run needs"),

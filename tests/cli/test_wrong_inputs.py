@@ -20,8 +20,8 @@ NO_TASKS = (
     "must be a task file, a folder of task files, NAME:ARGUMENT or one of embedded, embedded_long, got a path that"
 )
 NO_RUN = "RUN must be a run's folder, got {}, which is {}"
-NO_FOLDER = "no folder given for what is played; add --out DIR"
-NO_POLICY = "no policy given; name one, by --model PATH or --endpoint URL"
+NO_FOLDER = "no folder given for the episodes; add --out DIR"
+NO_POLICY = "no policy given; name one with --model PATH or --endpoint URL"
 
 # Command -> words typed after it -> how what is read then begins, without `arpo-verl`. Other tests have the rest.
 WRONG = {
@@ -30,7 +30,7 @@ WRONG = {
         "--recipe nowhere.yaml": ": there is no recipe nowhere.yaml",
         "--recipe demo --node-gb much": " doctor: --node-gb must be a number, got 'much'. See",
         "--receipe demo": " doctor: there is no option --receipe; did you mean --recipe? See",
-        "trainer.nnodes=2": ": trainer.nnodes=2: overrides are of a recipe; name it by --recipe",
+        "trainer.nnodes=2": ": trainer.nnodes=2: these are overrides of a recipe; name it with --recipe",
         "--task-dir nowhere": f": nowhere {NO_TASKS}",
         "--task-dir embedded --json --markdown": " doctor: --markdown and --json exclude each other. See",
         "--task-dir embedded --option num_desktop=3": ": environment.num_desktop is not an option; did you mean "
@@ -41,7 +41,7 @@ WRONG = {
         "--python": " install-osworld: --python needs a value. See",
         "--installer conda": " install-osworld: --installer: there is no 'conda'; it is one of uv, pip. See",
         "--dry-rum": " install-osworld: there is no option --dry-rum; did you mean --dry-run? See",
-        "now": " install-osworld: 'now' is more than this command takes. See",
+        "now": " install-osworld: this command does not take 'now'. See",
     },
     "fetch-vm": {
         "--os-type ubuntu": " fetch-vm: --os-type: there is no 'ubuntu'; did you mean Ubuntu? See",
@@ -49,20 +49,20 @@ WRONG = {
         "--os_type Ubuntu": " fetch-vm: there is no option --os_type; did you mean --os-type? See",
         "--os-typ Ubuntu": " fetch-vm: there is no option --os-typ; did you mean --os-type? See",
         "--folder file/vm": ": file/vm is a file or leads through one, where a folder is needed; name another place",
-        "now": " fetch-vm: 'now' is more than this command takes. See",
+        "now": " fetch-vm: this command does not take 'now'. See",
     },
     "fetch-tasks": {
         "": " fetch-tasks: --folder is missing. See",
         "--folder new --url ftp://x": ": --url must begin with https:// or http://, got 'ftp://x'",
         "--folder file": ": file is a file or leads through one, where a folder is needed; name another place",
         "--folder new --archive nowhere.tar.gz": ": there is no nowhere.tar.gz; check the path",
-        "--folder new --archive file": ": file is no whole .tar.gz archive: ",
+        "--folder new --archive file": ": file is not a complete .tar.gz archive: ",
         "--folder new --archve file": " fetch-tasks: there is no option --archve; did you mean --archive? See",
     },
     "tasks": {
         "": " tasks: source is missing. See",
         "embeded": f": embeded {NO_TASKS}",
-        "embedded --domain dialg": ": no task is of the domain dialg",
+        "embedded --domain dialg": ": no task has the domain dialg",
         "embedded --count 0": ": --count must be from 1 to ",
         "embedded --count many": " tasks: --count must be a whole number, got 'many'. See",
         "embedded --sed 3": " tasks: there is no option --sed; did you mean --seed? See",
@@ -81,8 +81,8 @@ WRONG = {
         "copy": " recipes copy: name is missing. See",
         "copy dmeo": f": there is no recipe 'dmeo'; did you mean demo? {KNOWN}",
         "copy demo file": ": the recipe's folder cannot be file: ",
-        "copy demo mine": ": mine/demo.yaml exists and is not overwritten; move it, or name another folder",
-        "list all": " recipes list: 'all' is more than this command takes. See",
+        "copy demo mine": ": mine/demo.yaml exists, and we do not overwrite it; move it, or name another folder",
+        "list all": " recipes list: this command does not take 'all'. See",
     },
     "train": {
         "": " train: RECIPE is missing. See",
@@ -103,7 +103,7 @@ WRONG = {
         "nowhere": ": RUN must be a run's folder, got 'nowhere'; a run prints it when it starts",
         "file": ": RUN must be a run's folder, got 'file'; a run prints it when it starts",
         "empty": ": there is no empty/metrics.jsonl: the run has not begun, or its trainer.logger has no `file`; name a",
-        "empty more": " summary: 'more' is more than this command takes. See",
+        "empty more": " summary: this command does not take 'more'. See",
     },
     "report": {
         "": " report: RUN is missing. See",
@@ -121,15 +121,15 @@ WRONG = {
         "mean --open? See",
         "run --port many": " view: --port must be a whole number, got 'many'. See",
         "run --port 70000": ": --port must be in [0, 65535], got 70000",
-        ". --export out": ": --export writes one run, got ., which holds several; name one of them",
-        "run --steps 3": ": --steps is for --export alone; the page has filters, so leave it out",
+        ". --export out": ": --export writes one run, but . has several; name one of them",
+        "run --steps 3": ": --steps works only with --export; the page has its own filters, so leave it out",
         "run --steps 3-x --export out": ": --steps must be a step or a range such as 7, 3-10, 50- or -10, got '3-x'",
         "run --host 192.0.2.77 --port 0": ": --host must be an address of this machine, got '192.0.2.77': ",
     },
     "try": {
         "": " try: task is missing. See",
         "dialog-confirm-yse": ": there is no task dialog-confirm-yse; did you mean dialog-confirm-yes?",
-        "embedded": ": one task can be tried at a time, got 32 in embedded; name the task's own file",
+        "embedded": ": try plays one task, but embedded has 32; name the task's own file",
         "nowhere.json": f": nowhere.json {NO_TASKS}",
         "dialog-confirm-yes --model-family ui_tar": ": gui_agent.model_family must be one of ui_tars_15,",
         "dialog-confirm-yes --screen big": " try: --screen: a size must be WIDTHxHEIGHT such as 1920x1080, got 'big'. See",
@@ -152,7 +152,7 @@ WRONG = {
         "--out new --tasks embeded --model m": f": embeded {NO_TASKS}",
         "--out new --tasks families:trianing:3 --model m": ": a split of the families must be one of training, ",
         "--out new --tasks embedded --model org/name-7B": ": --model must be a folder, got org/name-7B, which is not here; "
-        "where it is a name on the model hub, run `hf download org/name-7B --local-dir FOLDER`, then name FOLDER",
+        "if it is a name on the model hub, run `hf download org/name-7B --local-dir FOLDER`, then name FOLDER",
         "--out new --tasks embedded --endpoint nowhere": ": --endpoint must be an URL such as http://127.0.0.1:8000/v1, got",
         "--out new --tasks embedded --model m --agent max_step=3": ": gui_agent.max_step is not an option; did you mean "
         "gui_agent.max_steps?",
@@ -166,7 +166,7 @@ WRONG = {
         "--out new --tasks embedded --model m --keep all": ": --keep must be a range of successes or of their rate, such",
         "--out new --tasks embedded --model m --error 2 --group-size 1": ": 2 problems:\n- --error must be from 0 to below "
         "0.5, got 2.0\n- --group-size must be 2 or more, got 1",
-        "--out new --tasks familes:training:3 --model m": ": 'familes' must be a source of tasks, one of cua_gym, families,",
+        "--out new --tasks familes:training:3 --model m": ": 'familes' in NAME:ARGUMENT is not a source of tasks; there are cua_gym, families",
         "--out new --tasks embedded --model m --max-steps 3,5": ": --max-steps must be one turn budget, got '3,5'",
         "--out new --tasks embedded --model m --engine vlm": " filter-tasks: --engine: there is no 'vlm'; did you mean vllm",
     },
@@ -191,7 +191,7 @@ WRONG_RECIPES = {
             "environment.status_file cannot be file/run: ",
             f"{MODEL} '.cache/seeing'; make it: python -m arpo_verl.policy seeing --out .cache/seeing",
             "a split of the families must be one of training, validation, held_out_seeds, ",
-            "families must be given as families:SPLIT:COUNT or SPLIT:FIRST:COUNT, got 'long'",
+            "write families:SPLIT:COUNT or families:SPLIT:FIRST:COUNT, not families:long",
         )
     },
     "embedded": {
@@ -217,7 +217,7 @@ WRONG_RECIPES = {
             "critic.enable must be false with episodes of several rows: ",
             "critic.enable must be false with algorithm.adv_estimator=replay_grpo, which does not use a critic's ",
             f"{MODEL} '.cache/seeing'",
-            "'familes' must be a source of tasks, one of cua_gym, families, in `NAME:ARGUMENT`; did you mean families?",
+            "'familes' in NAME:ARGUMENT is not a source of tasks; there are cua_gym, families; did you mean families?",
         )
     },
     "gpu_smoke": {
@@ -252,7 +252,7 @@ WRONG_RECIPES = {
             "trainer.v1.sampler.custom_sampler.name must be ReplaySamplerAsync with trainer.v1.trainer_mode=separate_async",
             "actor_rollout_ref.actor.fsdp_config.param_offload must be false with trainer_mode=separate_async and several",
             "algorithm.filter_groups.metric must be the name of a reward, such as `reward`, got None",
-            "gui_agent.model_family=opencua is for `arpo-verl evaluate` over a server alone: transformers and veRL do not",
+            "gui_agent.model_family=opencua works only with `arpo-verl evaluate` and a server: transformers and veRL do not",
         )
     },
     "osworld_subset32": {
@@ -265,7 +265,7 @@ WRONG_RECIPES = {
             "data.dataloader_num_workers must be 0 with data.tasks.sampling=frontier, got 4; set it so, or set data.tasks.sampling=uniform",
             "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image must be at least the 15 screenshots",
             f"{MODEL} 'nowhere'; name the folder that you downloaded the model to",
-            "data.tasks.ids must name tasks of embedded, which lacks dialog-confirm-yse; did you mean dialog-confirm-yes?",
+            "data.tasks.ids names dialog-confirm-yse, which embedded lacks; did you mean dialog-confirm-yes?",
         )
     },
     "osworld_window": {

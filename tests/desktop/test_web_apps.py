@@ -19,7 +19,7 @@ def test_a_sparse_file_is_refused_before_it_is_read(app):
     with (app.folder / "huge.js").open("wb") as file:
         file.truncate(1 << 40)
     begin = time.process_time()
-    with pytest.raises(DesktopSetupError, match=f"{MAX_BYTES >> 20} MiB at most, but .*huge.js is larger than"):
+    with pytest.raises(DesktopSetupError, match=f"{MAX_BYTES >> 20} MiB together, but .*huge.js is larger than"):
         pack([app])
     assert time.process_time() - begin < 0.5
 

@@ -57,7 +57,7 @@ def test_a_step_that_is_not_saved_whole_is_passed_over(tmp_path):
 @pytest.mark.parametrize("file", ["lora_train_meta.json", "huggingface/model.safetensors"])
 def test_an_adapters_checkpoint_is_refused_since_its_base_alone_would_be_played(tmp_path, file):
     actor = make_step(tmp_path, 1, "lora_train_meta.json", file)
-    with pytest.raises(ConfigError, match="--model must be a checkpoint of whole weights, got one of LoRA"):
+    with pytest.raises(ConfigError, match="--model must be a checkpoint of whole weights, but .* is one of LoRA"):
         find_checkpoint(actor)
 
 
@@ -83,7 +83,7 @@ def test_what_is_none_is_refused(tmp_path, made):
 def test_shards_that_the_merger_refuses_leave_nothing(tmp_path, monkeypatch):
     make_step(tmp_path / "run", 1)
     monkeypatch.setattr("arpo_verl.evaluation.checkpoint.sys.executable", shutil.which("false"))
-    with pytest.raises(ConfigError, match="veRL's merger must take"):
+    with pytest.raises(ConfigError, match="veRL's merger failed for"):
         model_folder(find_checkpoint(tmp_path / "run"), tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 

@@ -492,7 +492,7 @@ def test_a_server_that_resizes_screenshots_again_ends_the_evaluation_at_the_firs
         play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1, desktops=1)
     assert len(server.asked) <= 2
     told = str(error.value)
-    assert "screenshots as they are sent, 364x252 pixels in 117 tokens each" in told
+    assert "screenshots of 364x252 pixels, so that clicks would miss: each should have 117 tokens" in told
     assert """--mm-processor-kwargs '{"min_pixels": 3136, "max_pixels": 100352}'""" in told
     assert EvaluationFolder(tmp_path / "e").read().results == ()
 
@@ -520,7 +520,7 @@ def test_a_server_that_answers_by_tool_calls_ends_the_evaluation_and_says_so(tmp
     answer = says(content, "tool_calls")
     answer["choices"][0]["message"]["tool_calls"] = [{"function": {"name": "computer_use", "arguments": "{}"}}]
     with serving(lambda number, body: answer) as server:
-        with pytest.raises(ConfigError, match="as text, got it as tool_calls; start the server without"):
+        with pytest.raises(ConfigError, match="as tool_calls instead of text; start it without"):
             play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1)
 
 
@@ -531,6 +531,6 @@ def test_a_model_whose_positions_never_exceed_1000_is_warned_of_once(tmp_path, c
         policy = EndpointPolicy(Endpoint(server.url, patience=Patience(attempts=1)), ServedModel("m"), large)
         agent = {"max_steps": 2, "between_actions_s": 0}
         play(tmp_path / "e", policy, tasks=TASKS, runs=1, agent=agent, budgets=(2,))
-    (told,) = [record.getMessage() for record in caplog.records if "beyond 1000" in record.getMessage()]
-    assert "positions is beyond 1000, in screenshots of 1652x1232 pixels" in told
+    (told,) = [record.getMessage() for record in caplog.records if "above 1000" in record.getMessage()]
+    assert "positions is above 1000, in screenshots of 1652x1232 pixels" in told
     assert "gui_agent.model_family=small reads pixels" in told and "model_family=qwen3_vl" in told

@@ -45,10 +45,10 @@ def test_a_rule_is_a_range_of_successes(text, runs, low, high):
         ("17 <= successes", "up to --runs=16"),
         ("1 <= successes <= 17", "up to --runs=16"),
         ("1 <= rate <= 15", "up to 1, as a rate"),
-        ("rate > 1", "none does"),
-        ("5 <= successes <= 2", "none does"),
-        ("successes = 1.5", "none does"),
-        ("0 <= rate <= 1", "it keeps 0 to 16, all"),
+        ("rate > 1", "keeps no task"),
+        ("5 <= successes <= 2", "keeps no task"),
+        ("successes = 1.5", "keeps no task"),
+        ("0 <= rate <= 1", "keeps all tasks, with 0 to 16 successes"),
     ],
 )
 def test_another_rule_is_refused(text, words):

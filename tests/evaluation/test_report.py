@@ -53,9 +53,9 @@ def test_markdown_says_what_is_left_out():
     assert "At most 5 turns:" in text and "At most 15 turns:" in text
     assert "| os | 1 | 2 | 50.0% | - | 100.0% | 4.0 | 0 | 0 |" in text
     assert "| **all** | 2 | 3 | **50.0%** |" in text
-    assert "1 tasks have no result and are in no figure." in text
-    assert "Infrastructure failed 1 runs: they are not scored." in text
-    assert "Tasks have 1 to 2 runs: a task's figure is over its own" in text
+    assert "1 tasks have no result, so no figure includes them." in text
+    assert "1 runs were lost to infrastructure failures, and are not scored." in text
+    assert "Tasks have 1 to 2 runs: we average a task's own runs first" in text
     assert "pass@2 is over the 1 tasks with 2 runs." in text
 
 

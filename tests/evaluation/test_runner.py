@@ -103,7 +103,7 @@ def test_a_disk_that_takes_no_record_is_told(tmp_path, monkeypatch):
         raise OSError("no space left")
 
     monkeypatch.setattr("arpo_verl.records.episode_folder.EpisodeFolder.finish", refuse)
-    with pytest.raises(OSError, match="must be recorded"):
+    with pytest.raises(OSError, match="was not recorded"):
         play(tmp_path / "e", Scripted(), tasks=TASKS[:1], runs=1)
 
 

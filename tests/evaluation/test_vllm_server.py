@@ -98,6 +98,6 @@ def test_its_port_is_nobody_elses_while_it_starts():
 
 def test_without_vllm_it_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MissingDependencyError, match=r"pip install 'verl\[vllm\]==0.9.1', or give --endpoint"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'verl\[vllm\]==0.9.1', or use --endpoint"):
         with serving(tmp_path, tmp_path / "log", images=1):
             pass

@@ -271,7 +271,7 @@ def package(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", REPLIES)
 def test_without_the_package_the_error_says_what_to_install(kind, package):
-    with pytest.raises(MissingDependencyError, match=r"_.*py is not installed: arpo-verl install-osworld, or pip inst"):
+    with pytest.raises(MissingDependencyError, match=r"_.*py is not installed; run arpo-verl .*, or pip inst"):
         load_family(kind).opening("x", "English", ())
     assert load_family("small").opening("x", "English", ())
 

@@ -60,7 +60,7 @@ def test_of_those_without_downloads_only_what_lacks_the_web_or_a_program_is_refu
 
 
 def test_on_osworlds_own_machines_only_what_a_sandbox_cannot_evaluate_is_refused(tasks):
-    why = {"asks ipapi.co": 5, "(googledrive_file)": 7, "imports what the policy wrote": 2}
+    why = {"asks ipapi.co": 5, "(googledrive_file)": 7, "imports the policy's code": 2}
     for provider in ("docker", "vmware"):
         options = {"path_to_vm": "machine.vmx"} if provider == "vmware" else {}
         config = EnvironmentConfig(provider=provider, screen_size=harness.SCREEN, num_desktops=1, **options)

@@ -120,7 +120,7 @@ def test_desktops_are_spread_over_the_nodes_that_offer_them_in_proportion(nodes)
 @pytest.mark.release
 def test_a_pool_larger_than_the_cluster_is_refused_and_does_not_hang(nodes):
     pool = DesktopPool.connect(EnvironmentConfig(num_desktops=7, **environment()), name=uuid.uuid4().hex)
-    with pytest.raises(ConfigError, match="must offer 7 units .* got 6 .docker:east: 4, docker:west: 2; 1 nodes offer"):
+    with pytest.raises(ConfigError, match="needs 7 units .* offers 6 .docker:east: 4, docker:west: 2; 1 nodes offer"):
         asyncio.run(hold_all(pool, 1))
     pool.close()
 

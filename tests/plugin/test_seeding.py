@@ -138,8 +138,8 @@ def test_a_reply_that_spells_an_image_is_no_seed_where_its_text_is_tokenized(pol
 
 
 def test_a_folder_without_episodes_is_told(seed_policy, tmp_path):
-    with pytest.raises(ReplayError, match="no episode.json is in it"):
+    with pytest.raises(ReplayError, match="no episode.json"):
         seeded(tmp_path, seed_policy)
     (tmp_path / "file").touch()
-    with pytest.raises(ReplayError, match="must hold recorded episodes"):
+    with pytest.raises(ReplayError, match="has no recorded episodes"):
         seeded(tmp_path / "file", seed_policy)

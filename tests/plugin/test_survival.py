@@ -83,7 +83,7 @@ def test_an_outage_for_ever_is_told(monkeypatch):
     assert len(simulation.lost) == 128
     for error in simulation.lost:
         assert isinstance(error, DesktopBootError) and "environment.outage_timeout_s=900" in str(error)
-        assert "docker:a boots fail one after the other, the last: prepare on a" in str(error)
+        assert "docker:a boots fail one after the other, the last with: prepare on a" in str(error)
     assert simulation.now - 1000 < 65 + 900 + 60, "the retries of those who were told do not wait again"
 
 

@@ -73,18 +73,18 @@ def test_a_cluster_with_too_few_units_is_refused_with_what_to_do():
     with pytest.raises(ConfigError) as error:
         check_cluster(docker_config(num_desktops=6), nodes)
     for words in (
-        "must offer 6 units of docker:<ip>",
-        "got 5 (docker:10: 3, docker:11: 2; 1 nodes offer none)",
+        "needs 6 units of docker:<ip>",
+        "offers 5 (docker:10: 3, docker:11: 2; 1 nodes offer none)",
         """ray start ... --resources='{"docker:ip-a": 2}'""",
         "environment.host_resource=''",
     ):
         assert words in str(error.value)
-    with pytest.raises(ConfigError, match=r"got 0 \(none; 2 nodes offer none\)"):
+    with pytest.raises(ConfigError, match=r"offers 0 \(none; 2 nodes offer none\)"):
         check_cluster(docker_config(num_desktops=1), [node("a", CPU=8.0), node("b", CPU=8.0)])
 
 
 def test_a_cluster_without_room_for_the_workers_resources_is_refused():
     config = EnvironmentConfig(num_desktops=6, desktops_per_worker=2, worker_resources={"desktop_host": 2, "CPU": 0})
     check_cluster(config, [node("a", desktop_host=4.0), node("b", desktop_host=2.0)])
-    with pytest.raises(ConfigError, match="must hold 3 desktop workers.*got room for 2 on 2 nodes"):
+    with pytest.raises(ConfigError, match="needs room for 3 desktop workers.*has room for 2 on 2 nodes"):
         check_cluster(config, [node("a", desktop_host=3.0), node("b", desktop_host=3.0)])

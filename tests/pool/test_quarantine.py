@@ -93,7 +93,7 @@ def test_where_there_are_two_hosts_a_task_must_have_broken_desktops_on_both():
     break_desktops(quarantine, "unlucky", range(8), "ill")
     assert quarantine.refusal("unlucky") is None
     quarantine.fault("unlucky", 8, "well")
-    assert "on 9 different ones of 2 hosts" in quarantine.refusal("unlucky")
+    assert "9 different desktops on 2 hosts" in quarantine.refusal("unlucky")
 
 
 def test_a_task_is_suspected_while_others_are_completed_and_none_of_its_own():

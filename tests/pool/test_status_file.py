@@ -64,4 +64,4 @@ def test_a_disk_that_refuses_is_told_once_and_tried_again(tmp_path, monkeypatch,
         await until(lambda: (folder / "pool.json").exists())
 
     run_beside(StatusFile(folder / "pool.json", lambda: {"looks": looks.append(1)}), script())
-    assert caplog.text.count("could not be written") == 1
+    assert caplog.text.count("cannot write the pool's state") == 1

@@ -52,7 +52,7 @@ def test_the_running_step_keeps_its_screenshots_whatever_it_takes(tmp_path, capl
     kept = ScreenshotBudget(tmp_path, 100)
     kept.enforce(2)
     assert with_screenshots(earlier, running) == [running]
-    assert "record a share of them with gui_agent.record_share" in caplog.text
+    assert "set gui_agent.record_share to record only a share of them" in caplog.text
     caplog.clear()
     kept.enforce(2)
     assert not caplog.text

@@ -58,5 +58,5 @@ def test_a_moving_picture_shows_each_frame_with_its_clicks_and_the_last_one_long
     picture.seek(0)
     pixels = np.asarray(picture.convert("RGB"))[60:90, 85:115]
     assert ((pixels[..., 0] > 180) & (pixels[..., 1] < 100)).any()
-    with pytest.raises(ImageError, match="there must be a frame"):
+    with pytest.raises(ImageError, match="has no frame to draw"):
         moving_picture([])

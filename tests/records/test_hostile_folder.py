@@ -68,7 +68,7 @@ def test_no_path_comes_of_an_episodes_screenshots(written, tmp_path, name):
     assert len(episode.screenshots) == 1
     edit_episode(written, screenshots=[name])
     told = within_a_minute(lambda: refusal(written.trajectories))
-    assert "must hold recorded episodes" in told and SECRET not in told
+    assert "cannot read the episodes in" in told and SECRET not in told
 
 
 def refusal(trajectories):
@@ -101,7 +101,7 @@ def edit_episode(written, **changes):
 def test_a_recorded_episode_is_typed(written, name, value):
     written.episode(1, screenshots=1, prompt_tokens=1, response_tokens=1, reward_extra_info={})
     edit_episode(written, **{name: value})
-    with pytest.raises(ReplayError, match="must hold recorded episodes"):
+    with pytest.raises(ReplayError, match="cannot read the episodes in"):
         list(read_episodes(written.trajectories))
 
 

@@ -21,7 +21,7 @@ from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
         ({"model_family": "qwen3vl"}, "did you mean qwen3_vl?"),
         (
             {"model_family": "no.such:FAMILY"},
-            "importable package.module:NAME, got 'no.such:FAMILY': No module",
+            "gui_agent.model_family=no.such:FAMILY cannot be imported: No module",
         ),
         ({"model_family": "arpo_verl.types:Size"}, "must name a ModelFamily, got 'arpo_verl.types:Size', of type"),
         ({"grammar": "qwen25_vl"}, "gui_agent.grammar was removed: gui_agent.model_family sets prompt and grammar"),

@@ -112,7 +112,7 @@ def test_files_that_are_no_text_and_downloads_and_other_steps_go_along(tmp_path)
         (lambda bundle: change(bundle, evaluator={"type": "rubric"}), "must be of type python, got 'rubric'"),
         (
             lambda bundle: change(bundle, evaluator={"type": "python", "url": "../../secret"}),
-            "lies outside of the bundle",
+            "leads out of the bundle",
         ),
         (lambda bundle: change(bundle, id=None), "id must be letters, digits"),
         (lambda bundle: change(bundle, config=[{"type": "burn", "parameters": {}}]), "set-up step 'burn'"),
@@ -128,9 +128,9 @@ def test_a_bundle_that_cannot_be_read_is_named_and_can_be_left_out(tmp_path, spo
 
 
 def test_a_folder_without_bundles_and_other_desktops_say_what_to_do(tmp_path):
-    with pytest.raises(TaskError, match="must name a folder of CUA-Gym's task bundles"):
+    with pytest.raises(TaskError, match="names no folder with CUA-Gym's task bundles"):
         list(load(str(tmp_path)))
     write_bundle(tmp_path)
     (task,) = load_tasks(f"cua_gym:{tmp_path}")
     docker = EnvironmentConfig(provider="docker", screen_size=(1920, 1080))
-    assert "which the embedded desktop alone runs (environment.provider=embedded)" in explain_task(task, docker)[0]
+    assert "which only the embedded desktop runs (environment.provider=embedded)" in explain_task(task, docker)[0]

@@ -86,7 +86,7 @@ def test_malformed_json_is_named_with_line_and_column(tmp_path):
 def test_the_same_id_twice_is_refused(tmp_path):
     write(tmp_path / "tasks/a.json", GOOD)
     write(tmp_path / "tasks/b.json", GOOD)
-    with pytest.raises(TaskError, match="b.json: the id touch-file is that of .*a.json too"):
+    with pytest.raises(TaskError, match="b.json: .*a.json has the id touch-file too"):
         load_tasks(tmp_path / "tasks")
 
 
@@ -102,7 +102,7 @@ EVALUATOR = GOOD["evaluator"]
         (spec(instruction=" "), "instruction must be text"),
         (spec(config={}), "config must be a list of steps"),
         (spec(config=[{"type": "launch"}]), r"config\[0\] must be an object with type and parameters"),
-        (spec(evaluator={"func": "exact_match"}), "evaluator.result must say what the metric looks at"),
+        (spec(evaluator={"func": "exact_match"}), "evaluator.result is missing: it must say what the metric reads"),
         (spec(evaluator=EVALUATOR | {"func": ["exact_match"]}), "evaluator.result must be a list of 1"),
         (spec(evaluator=EVALUATOR | {"conj": "xor"}), "evaluator.conj must be 'and' or 'or'"),
     ],
@@ -135,11 +135,11 @@ def test_infeasible_tasks_need_no_getter(tmp_path):
 
 
 def test_a_folder_without_tasks_is_refused(tmp_path):
-    with pytest.raises(TaskError, match="must hold at least one task, got none"):
+    with pytest.raises(TaskError, match="has no task; name a task file"):
         load_tasks(tmp_path)
 
 
 def test_a_selection_keeps_the_named_tasks_and_refuses_unknown_ones(osworld):
     assert ids(load_selected_tasks(osworld, TaskSelection(ids=["two"]))) == ["two"]
-    with pytest.raises(TaskError, match="data.tasks.ids must name tasks of .*, which lacks three"):
+    with pytest.raises(TaskError, match="data.tasks.ids names three, which .* lacks"):
         load_selected_tasks(osworld, TaskSelection(ids=["three"]))

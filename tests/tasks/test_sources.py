@@ -76,7 +76,7 @@ def installed(tmp_path, monkeypatch):
 
 
 def test_what_json_cannot_say_is_no_task():
-    with pytest.raises(TaskError, match=r"(?s)2 of 3 tasks .*unsayable:\[1\]: a task must be what JSON can say: .*set"):
+    with pytest.raises(TaskError, match=r"(?s)2 of 3 tasks .*unsayable:\[1\]: a task must contain JSON values.*set"):
         load_tasks("unsayable:")
 
 
@@ -91,7 +91,7 @@ def test_sources_and_files_are_selected_from_together(tmp_path):
     file = write(tmp_path / "t.json", spec(id="filed"))
     assert ids(load_tasks(f"{file}, two:a")) == ids(load_tasks([file, "two:a"])) == ["filed", "a-one", "a-two"]
     assert ids(load_selected_tasks("two:a", TaskSelection(ids=["a-two"]))) == ["a-two"]
-    with pytest.raises(TaskError, match=r"id a-one is that of two:a\[0\] too"):
+    with pytest.raises(TaskError, match=r"two:a\[0\] has the id a-one too"):
         load_tasks(["two:a", "two:a"])
 
 
@@ -115,14 +115,14 @@ def test_a_path_that_exists_is_a_path_whatever_it_is_called(tmp_path, monkeypatc
     [
         (
             "nobody:x",
-            "'nobody' must be a source of tasks, one of absent, broken, .*two, .*install the package",
+            "'nobody' in NAME:ARGUMENT is not a source of tasks.* absent, broken, .*two, .*install the package",
         ),
         ("absent:", r"'absent' \(my_suite.nowhere:load\) cannot be loaded: ModuleNotFoundError"),
         ("broken:", r"'broken' .*cannot be loaded: RuntimeError: this package is broken"),
         ("number:", r"'number' .*must be callable, got int"),
         ("raising:hard", r"the source raising:hard failed: KeyError: 'no such split: hard'"),
-        ("text:", "must give an iterable of tasks, got str"),
-        ("one:", "must give an iterable of tasks, got dict"),
+        ("text:", "must return an iterable of tasks, got str"),
+        ("one:", "must return an iterable of tasks, got dict"),
         (
             "wrong:",
             r"(?s)3 of 4 tasks cannot be used:.*wrong:\[1\]: a task must be .*, got int.*wrong:\[2\]: ",

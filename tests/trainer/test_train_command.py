@@ -36,7 +36,7 @@ def test_a_run_that_ctrl_c_stopped_goes_on_with_one_line_a_step(train, tmp_path)
                 front.send_signal(signal.SIGINT)
         err = front.stderr.read()
     assert front.returncode != 0, err
-    assert shown[-1] == "stopped after step 1; the same command goes on after step 1\n"
+    assert shown[-1] == "stopped after step 1; the same command resumes after step 1\n"
     assert len(shown) < 20 and any(line.startswith("host memory") for line in shown)
     with train() as front:
         out, err = front.communicate()

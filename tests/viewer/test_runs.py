@@ -107,7 +107,7 @@ def test_runs_without_a_task_in_common_are_not_paired(folder):
     ViewerRun(folder.path / "new")
     document = pair_document(folder.run("arpo"), folder.run("new"))
     assert (document["paired"], document["tasks"]) == (None, [])
-    assert document["second"]["what"] == "no validation is recorded"
+    assert document["second"]["what"] == "no recorded validation"
 
 
 def test_of_very_many_tasks_the_first_are_paired(folder, monkeypatch):

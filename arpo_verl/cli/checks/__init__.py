@@ -1,4 +1,4 @@
-"""What `arpo-verl doctor` looks at, a module a subject: packages and registrations, the machine, tasks.
+"""These are the checks of `arpo-verl doctor`, one module for each subject: packages, the machine, tasks and so on.
 
-`cli/doctor.py: run` prints the `cli/checks/finding.py: Finding`s, each with what to do about it.
+`cli/doctor.py: run` prints each `cli/checks/finding.py: Finding`, with what to do about it.
 """

@@ -1,4 +1,4 @@
-"""What keeps a desktop's programs from this machine and from each other, as it is in force here."""
+"""This checks what protects this machine and other desktops from a desktop's programs here."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _LIMITS = {
 
 
 def check_sandbox() -> list[Finding]:
-    """Whether an embedded desktop's sandbox starts, and what bounds it."""
+    """Check that an embedded desktop's sandbox starts, and find its limits."""
     if packages.missing_packages(packages.BASE):
-        return []  # the check of its programs reports it
+        return []  # the check of its programs reports this
     from arpo_verl.desktop.guest_process import GuestProcess
 
     try:
@@ -37,7 +37,7 @@ def check_sandbox() -> list[Finding]:
 def _check_user() -> Finding:
     if sandbox.is_own_user():
         return Finding("desktop sandbox", True, "starts; each desktop runs as a user of its own", required=False)
-    detail = "starts, in a user namespace: a desktop's programs are this user to the kernel's limits (inotify, keys)"
+    detail = "starts, in a user namespace: a desktop's programs share this user's kernel limits (inotify, keys)"
     return Finding("desktop sandbox", True, detail, required=False)
 
 
@@ -45,7 +45,7 @@ def _check_calls() -> Finding:
     detail = f"{len(seccomp.ABSENT) + len(seccomp.FORBIDDEN)} system calls and new namespaces are refused (seccomp)"
     if seccomp.is_supported():
         return Finding("desktop system calls", True, detail, required=False)
-    detail = f"none is refused: there is no filter for {platform.machine()}"
+    detail = f"all are allowed: there is no filter for {platform.machine()}"
     return Finding("desktop system calls", False, detail, "host desktops on x86_64 or aarch64", required=False)
 
 
@@ -62,7 +62,7 @@ def _check_groups() -> Finding:
 
 
 def check_ray_beside_docker() -> list[Finding]:
-    """Whether Ray listens on all of this machine's addresses, where a Docker desktop might reach it."""
+    """Check whether Ray listens on all of this machine's addresses, where a Docker desktop might reach it."""
     try:
         import psutil
     except ImportError:  # then there is no Docker provider either
@@ -78,15 +78,13 @@ def check_ray_beside_docker() -> list[Finding]:
     if not found:
         return []
     ports = "; ".join(f"{name} {', '.join(map(str, sorted(ports)))}" for name, ports in sorted(found.items()))
-    detail = (
-        f"listens on all addresses beside a Docker engine, where the desktops' own filters alone are between: {ports}"
-    )
+    detail = f"listens on all addresses beside a Docker engine, protected only by the desktops' own filters: {ports}"
     remedy = "give the host the rules of docs/providers.md, and Ray a token (RAY_AUTH_MODE=token)"
     return [Finding("Ray", False, detail, remedy, required=False)]
 
 
 def _ray_process(command: Sequence[str]) -> str:
-    """What of Ray's a command line is; empty for anything else."""
+    """Return which part of Ray a command line runs; empty for other programs."""
     program = os.path.basename(command[0]) if command else ""
     if program in ("gcs_server", "raylet"):
         return program

@@ -1,4 +1,4 @@
-"""One line of the doctor's report."""
+"""A finding is one line of the doctor's report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report; `remedy` is what to do where `ok` is False. `required` ones decide the exit status."""
+    """This is one line of the report; `remedy` says what to do if not `ok`. `required` ones decide the exit status."""
 
     subject: str
     ok: bool

@@ -1,10 +1,10 @@
-"""`python kvm.py`: runs a few instructions in a virtual machine of KVM's. Exit status 0 where that works.
+"""`python kvm.py` runs a few instructions in a virtual machine of KVM's, and exits with 0 if that works.
 
-The device opens, and a machine can be made, on hosts where no guest runs: under another hypervisor without nested
-virtualization, or with one that runs guests made for it alone. So the check makes a machine of a few pages, in 64-bit
-mode as every system that a desktop runs, and has it add two numbers in a vector register, which KVM's own emulator of
-instructions cannot. A script of its own, standard library alone: where KVM is broken the call may hang or end the
-process. x86-64 alone; elsewhere it says so.
+On some hosts the device opens and a machine can be made, but no guest runs: under a hypervisor without nested
+virtualization, or with one that runs only guests made for it. So the check makes a machine of a few pages, in 64-bit
+mode like every desktop's system, and lets it add two numbers in a vector register, which KVM's own emulator cannot do.
+It is a separate script with the standard library only, since a broken KVM may hang or end the process. It works on
+x86-64 only; elsewhere it says so.
 
 Source: the Linux kernel's Documentation/virt/kvm/api.rst and include/uapi/linux/kvm.h, numbers and layouts; AMD's
 Architecture Programmer's Manual, volume 2, for what 64-bit mode needs.
@@ -24,14 +24,14 @@ from typing import Any
 
 DEVICE = "/dev/kvm"
 TIMEOUT_S = 10.0
-"""A guest that runs halts within milliseconds."""
+"""The time-out; a working guest halts within milliseconds."""
 
 _CREATE_VM, _GET_VCPU_MMAP_SIZE, _CREATE_VCPU, _SET_TSS_ADDR, _RUN = 0xAE01, 0xAE04, 0xAE41, 0xAE47, 0xAE80
 _SET_USER_MEMORY_REGION, _GET_REGS, _SET_REGS = 0x4020AE46, 0x8090AE81, 0x4090AE82
 _GET_SREGS, _SET_SREGS = 0x8138AE83, 0x4138AE84
 _EXIT_HLT = 5
 _EXIT_REASON_OFFSET = 8
-"""In `struct kvm_run`."""
+"""The offset in `struct kvm_run`."""
 
 _REGS, _SREGS_BYTES = "=18Q", 312
 _SEGMENT = "=QIH10B"
@@ -47,7 +47,7 @@ _RESULT = 42
 
 
 def why_unusable() -> str:
-    """Why no guest runs on this x86-64 machine, whose device opens; empty where one does."""
+    """Return why no guest runs on this x86-64 machine, although its device opens; empty if one does."""
     try:
         command = [sys.executable, "-I", "-S", __file__]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
@@ -63,7 +63,7 @@ def run_guest() -> None:
 
     Raises:
         OSError: the kernel refuses a step; the message names it.
-        RuntimeError: the guest did something else than to halt with the result.
+        RuntimeError: the guest did not halt with the result.
     """
     device = _step("open", lambda: os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC))
     machine = _step("KVM_CREATE_VM", lambda: fcntl.ioctl(device, _CREATE_VM, 0))
@@ -87,13 +87,13 @@ def run_guest() -> None:
     (result,) = struct.unpack_from("=Q", registers)
     if (reason, result) != (_EXIT_HLT, _RESULT):
         raise RuntimeError(
-            f"{DEVICE} opens, but a guest must halt (exit reason {_EXIT_HLT}) with {_RESULT}; it ended with "
-            f"exit reason {reason} and {result}"
+            f"{DEVICE} opens, but a test guest ended with exit reason {reason} and {result}, instead of halting "
+            f"(exit reason {_EXIT_HLT}) with {_RESULT}"
         )
 
 
 def _memory() -> mmap.mmap:
-    """The program, and page tables that map the first 2 MiB to themselves."""
+    """Return memory with the program, and with page tables that map the first 2 MiB to themselves."""
     memory = mmap.mmap(-1, _MEMORY_BYTES)
     memory[_CODE : _CODE + len(_PROGRAM)] = _PROGRAM
     upper, middle, lower = _TABLES

@@ -1,4 +1,4 @@
-"""What of this machine training and its desktops use."""
+"""This checks the parts of this machine that training and its desktops use."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from arpo_verl.cli.checks.finding import Finding
 from arpo_verl.versions import EASYR1, another_verl, pip_install
 
 GIB = 1024**3
-# veRL, its models' caches and checkpoints.
+# Space for veRL, its models' caches and checkpoints.
 MIN_DISK_GIB = 10
-# Ray keeps its object store there; below this it falls back to slow disk files. vLLM takes 65 MB for a process there;
-# the images that they share take no room there (`memory_files.py`).
+# Ray keeps its object store in shared memory; with less it uses slow disk files. vLLM takes 65 MB for each process
+# there; the images that processes share are elsewhere (`memory_files.py`).
 MIN_SHM_GIB = 1
 
 
 def check_embedded_desktop() -> list[Finding]:
-    """The programs of the embedded desktop."""
+    """Check the programs of the embedded desktop."""
     from arpo_verl.desktop import packages
 
     missing = packages.missing_packages()
@@ -33,7 +33,7 @@ def check_embedded_desktop() -> list[Finding]:
 
 
 def check_machine() -> list[Finding]:
-    """GPU, Docker and what listens beside it, KVM, the evaluators' sandbox, disk and shared memory."""
+    """Check GPU, Docker and what listens beside it, KVM, the evaluators' sandbox, disk and shared memory."""
     engine = _check_docker()
     beside = check_ray_beside_docker() if engine.ok else ()
     return [_check_gpu(), engine, *beside, _check_kvm(), _check_sandbox(), *_check_space()]
@@ -50,7 +50,7 @@ def _check_gpu() -> Finding:
 
 
 def _check_sandbox() -> Finding:
-    """Whether OSWorld's evaluators can run in their sandbox here, tried."""
+    """Try whether OSWorld's evaluators can run in their sandbox here."""
     from arpo_verl.desktop.template import USER_NAMESPACES
 
     name, user = "sandbox of evaluators", [] if os.geteuid() == 0 else ["--unshare-user", "--uid", "0", "--gid", "0"]
@@ -59,7 +59,7 @@ def _check_sandbox() -> Finding:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     except OSError:
-        remedy = "apt-get install -y --no-install-recommends bubblewrap, wherever desktops are hosted"
+        remedy = "apt-get install -y --no-install-recommends bubblewrap, on each machine that hosts desktops"
         return Finding(name, False, "bubblewrap is not installed", remedy, required=False)
     except subprocess.TimeoutExpired:
         return Finding(name, False, "bubblewrap does not answer", USER_NAMESPACES, required=False)
@@ -88,9 +88,9 @@ def _check_kvm() -> Finding:
     if not os.access(kvm.DEVICE, os.R_OK | os.W_OK):
         remedy = f"let this user read and write {kvm.DEVICE} (group kvm; nested virtualization in a VM); a VM without "
         remedy += "it boots in many minutes: raise environment.boot_timeout_s"
-        return Finding("KVM", False, f"{kvm.DEVICE} is not there or not ours", remedy, required=False)
+        return Finding("KVM", False, f"{kvm.DEVICE} is missing, or this user may not use it", remedy, required=False)
     if platform.machine() != "x86_64":
-        detail = f"{kvm.DEVICE} opens; whether a guest runs is tried on x86_64 alone, this is {platform.machine()}"
+        detail = f"{kvm.DEVICE} opens; we test a guest only on x86_64, and this is {platform.machine()}"
         return Finding("KVM", True, detail, required=False)
     reason = kvm.why_unusable()
     remedy = "take a machine with nested virtualization, or bare metal; OSWorld's container emulates where "

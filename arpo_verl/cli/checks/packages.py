@@ -1,4 +1,4 @@
-"""Whether the packages are here, and whether veRL finds ours."""
+"""This checks that the packages are here, and that veRL finds ours."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from arpo_verl.versions import (
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-# Run in a fresh interpreter, as each Ray worker is one, because a plugin that fails to load vanishes without a word; as
-# text, because a module of ours would register what it asks for.
+# We run this in a fresh interpreter, like that of each Ray worker, because a plugin that fails to load vanishes
+# silently. It is text, because a module of ours would register the very names that it checks.
 _REGISTRATION_PROBE = """
 import importlib, importlib.util, json, verl
 from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
@@ -71,8 +71,8 @@ PROBE_S = 300.0
 
 
 def check_versions() -> list[Finding]:
-    """Python and the packages the plugin leans on; beside EasyR1, what its door needs; beside another fork, whose
-    packages are other versions, nothing is to be installed."""
+    """Check Python and the packages that the plugin needs, or beside EasyR1 those of its door. Beside another fork,
+    which needs other versions, it recommends no installation."""
     if (other := another_verl()) == EASYR1:
         return _find_easyr1()
     findings = _find_versions()
@@ -108,7 +108,7 @@ def _find_versions() -> list[Finding]:
 
 
 def _find_easyr1() -> list[Finding]:
-    """What stands in EasyR1's own environment; it says itself which versions go together."""
+    """Check EasyR1's own environment; EasyR1 itself says which versions fit together."""
     version, remedy = installed_version("verl"), "install it as EasyR1's README says"
     door = f"{version or 'not installed, on the path'}: EasyR1; train by `python -m arpo_verl.easyr1`"
     findings = [Finding("verl", True, door)]
@@ -122,19 +122,19 @@ def _find_easyr1() -> list[Finding]:
 
 
 def check_recipe_packages(config: DictConfig, required: bool = True) -> list[Finding]:
-    """Whether the packages are here that this recipe cannot do without.
+    """Check that the packages that this recipe needs are here.
 
     Args:
         config: the composed recipe.
-        required: False where the run's nodes are other machines than this one.
+        required: False if the run's nodes are other machines than this one.
     """
     return [_check_oldest(package, use, required) for package, use in _needed(config).items()]
 
 
 def _needed(config: DictConfig) -> dict[str, str]:
-    """What must be installed, and the value that asks for it. Source: veRL 0.9.1's own imports.
+    """Return the needed packages, each with the option that needs it. Source: veRL 0.9.1's own imports.
 
-    With `use_remove_padding` it replaces Qwen2-VL's attention by one that calls flash-attn, whatever
+    With `use_remove_padding` veRL replaces Qwen2-VL's attention by one that calls flash-attn, whatever
     `attn_implementation` says.
     """
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
@@ -154,7 +154,7 @@ def _needed(config: DictConfig) -> dict[str, str]:
 
 
 def _check_oldest(package: str, use: str, required: bool) -> Finding:
-    """Whether a package is here that is new enough."""
+    """Check that a package is here and new enough."""
     builds = (package, *OTHER_BUILDS.get(package, ()))
     installed, oldest = next(filter(None, map(installed_version, builds)), None), OLDEST.get(package, "0")
     remedy = f"with Python 3.12: {install_for_gpus()}" if package in FOR_GPUS else pip_install(f"{package}>={oldest}")
@@ -166,9 +166,9 @@ def _check_oldest(package: str, use: str, required: bool) -> Finding:
 
 
 def check_registrations() -> list[Finding]:
-    """Whether a fresh interpreter that imports veRL finds our names, and our functions where we replace upstream's."""
+    """Check that a fresh interpreter that imports veRL finds our names, and our functions in place of upstream's."""
     if (other := another_verl()) == EASYR1:
-        return [Finding("plugin", True, "EasyR1 loads none: its door brings our parts")]
+        return [Finding("plugin", True, "EasyR1 loads none: its door adds our parts")]
     if other is not None:
         return [Finding("plugin", False, f"the package `verl` here is {other}, which loads no plugin", OWN_ENVIRONMENT)]
     env = {**os.environ, "VERL_PLATFORM": os.environ.get("VERL_PLATFORM", "cpu")}
@@ -189,15 +189,15 @@ def check_registrations() -> list[Finding]:
 
 
 def _patch_finding(place: str, why: str | None, remedy: str) -> Finding:
-    """Whether a patch is in its place; `why` it is not, or None where there is nothing to patch."""
+    """Report whether a patch is in its place; `why` says why not, and None means that there is nothing to patch."""
     module, _, names = place.partition(": ")
     detail = "not needed, vllm is not installed" if why is None else why or "in place"
-    is_needed = not module.startswith("vllm")  # by the trainer; what vLLM's processes miss ends no run on GPUs
+    is_needed = not module.startswith("vllm")  # by the trainer; without vLLM's patches a run on GPUs still works
     return Finding(f"patch of {module}", not why, f"{names}: {detail}", remedy, is_needed)
 
 
 def check_osworld() -> Finding:
-    """Whether OSWorld's client imports here; desktops may be hosted by another Python."""
+    """Check whether OSWorld's client imports here, though another Python may host desktops."""
     try:
         probe = _run_probe(_OSWORLD_PROBE)
     except subprocess.TimeoutExpired:
@@ -213,5 +213,5 @@ def _run_probe(code: str, env: Mapping[str, str] | None = None) -> subprocess.Co
 
 
 def _too_slow(subject: str, what: str) -> Finding:
-    remedy = "run `arpo-verl doctor` again when this machine has less to do"
+    remedy = "run `arpo-verl doctor` again when this machine is less busy"
     return Finding(subject, False, f"importing {what} took more than {PROBE_S:g} s", remedy)

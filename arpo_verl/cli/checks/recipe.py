@@ -1,4 +1,4 @@
-"""How much a recipe will take, and whether it could be started here."""
+"""This checks how much memory and disk a recipe needs, and whether it could start here."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 def check_recipe_fits(
     name: str, overrides: Sequence[str], node_gb: float | None = None, gpu_gb: float | None = None
 ) -> list[Finding]:
-    """Print what the recipe takes; what does not fit, and what a start would refuse, are the findings.
+    """Print what the recipe needs; return findings on what does not fit, and on what a start would refuse.
 
     Args:
-        name: one of the recipes that came with the package, or a YAML file.
-        overrides: as the trainer's command line takes them.
-        node_gb, gpu_gb: host memory of a node that trains, and of one of its GPUs, in GB; None: as here. With one of
-            them the recipe is checked for other nodes, and a package that is missing here is a note.
+        name: a shipped recipe, or a YAML file.
+        overrides: options as on the trainer's command line.
+        node_gb, gpu_gb: memory of a node that trains, and of one of its GPUs, in GB; None: as here. With either, the
+            check is for other nodes, so a package that is missing here is only a note.
 
     Raises:
         ConfigError: there is no such recipe, or it does not compose.
@@ -36,14 +36,14 @@ def check_recipe_fits(
     findings = []
     try:
         findings += check_recipe_packages(config, required=node_gb is None and gpu_gb is None)
-    except Exception:  # a null where nobody writes one
+    except Exception:  # such as a null in an unusual place
         findings.append(Finding("packages", False, "cannot be checked", "correct first what is refused below"))
     try:
         report, schedule = (
             estimate_recipe(config, memory_bytes=_bytes(node_gb), gpu_bytes=_bytes(gpu_gb)),
             describe_schedule(config),
         )
-    except Exception:  # a wrong value, also a null or a 0 where nobody writes one
+    except Exception:  # a wrong value, such as a null or a 0 in an unusual place
         findings.append(Finding("figures", False, "cannot be estimated", "correct first what is refused below"))
     else:
         model = "actor_rollout_ref.model.path"
@@ -53,7 +53,7 @@ def check_recipe_fits(
 
 
 def _refusals(config: DictConfig) -> list[Finding]:
-    """What the trainer would refuse; one that says so where it refuses nothing."""
+    """Return what the trainer would refuse, or one finding that it refuses nothing."""
     from arpo_verl.plugin.recipe.checks import check_recipe
 
     problems = Problems()
@@ -64,7 +64,7 @@ def _refusals(config: DictConfig) -> list[Finding]:
         return [Finding("recipe", False, f"cannot be checked ({error!r})", "look for a 0, a null or a typo")]
     told = [str(error).partition("; ") for error in problems.errors]
     refused = [Finding("refused at its start", False, what, remedy) for what, _, remedy in told]
-    return refused or [Finding("recipe", True, "passes every check that is made before a start")]
+    return refused or [Finding("recipe", True, "passes every check before a start")]
 
 
 def _doubtful_names(config: DictConfig) -> list[Finding]:
@@ -75,11 +75,11 @@ def _doubtful_names(config: DictConfig) -> list[Finding]:
 
 
 def _figures(report: Footprint | None, model: str) -> list[Finding]:
-    """Print them; what does not fit."""
+    """Print the figures; return findings on what does not fit."""
     findings = []
     if report is None:
         remedy = "give a folder with its config.json and weights by actor_rollout_ref.model.path, or download it first"
-        findings.append(Finding("figures", False, f"the size of {model} is not known here", remedy))
+        findings.append(Finding("figures", False, f"the size of {model} is unknown here", remedy))
     else:
         print("\n".join(report.lines))
         findings += [

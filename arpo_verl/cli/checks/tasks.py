@@ -1,4 +1,4 @@
-"""Which tasks this machine can run, and what is missing for the others."""
+"""This finds out which tasks this machine can run, and what the others lack."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.tasks.loader import TaskProblem, scan_tasks
 from arpo_verl.tasks.validation import explain_task
 
-# Names in a reason: of hosts and files, in quotes, and in brackets but for those that say how to get a program.
+# Names in a reason: hosts and files, texts in quotes, and in brackets unless they say how to get a program.
 _NAMES = re.compile(r"`[^`]*`|'[^']*'|\((?!apt-get|not in)[^)]*\)|[^\s(]*[./][^\s,]+")
 
 
 @dataclass(frozen=True)
 class TaskReport:
-    """One task, by its id or, where it has none that can be read, by its file; no reasons: it can run."""
+    """This is one task, by its id, or by its file if the id is unreadable; without reasons it can run."""
 
     task: str
     reasons: tuple[str, ...]
@@ -30,7 +30,7 @@ class TaskReport:
 
 
 def report_tasks(path: str | Path, environment: EnvironmentConfig) -> list[TaskReport]:
-    """Look at every task below `path`, in the order of the files.
+    """Check every task below `path`, in the order of the files.
 
     Raises:
         TaskError: there is nothing at `path`.
@@ -45,7 +45,7 @@ def report_tasks(path: str | Path, environment: EnvironmentConfig) -> list[TaskR
 
 
 def tasks_by_reason(reports: Sequence[TaskReport]) -> dict[str, list[str]]:
-    """The tasks that each kind of reason stands against, the most frequent first; names in it are left out as `…`."""
+    """Return the tasks of each kind of reason, the most frequent first; in a kind, `…` replaces names."""
     tasks: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for report in reports:
         for reason in report.reasons:
@@ -58,12 +58,12 @@ def _kind(reason: str) -> str:
 
 
 def summary(reports: Sequence[TaskReport]) -> str:
-    """How many can run."""
+    """Say how many tasks can run."""
     return f"{sum(report.ok for report in reports)} of {len(reports)} tasks can run on this machine"
 
 
 def as_text(reports: Sequence[TaskReport]) -> str:
-    """For a terminal: each task, then the reasons."""
+    """Format for a terminal: each task, then the reasons."""
     lines = []
     for report in reports:
         lines.append(f"[{'ok  ' if report.ok else 'FAIL'}] {report.task}")
@@ -74,7 +74,7 @@ def as_text(reports: Sequence[TaskReport]) -> str:
 
 
 def as_markdown(reports: Sequence[TaskReport]) -> str:
-    """Two tables: the reasons, and each task."""
+    """Format as two tables: the reasons, and the tasks."""
     lines = [f"{summary(reports)}.", "", "| tasks | reason |", "|---:|---|"]
     lines += [f"| {len(tasks)} | {_cell(reason)} |" for reason, tasks in tasks_by_reason(reports).items()]
     lines += ["", "| task | runs | what is missing |", "|---|---|---|"]
@@ -85,7 +85,7 @@ def as_markdown(reports: Sequence[TaskReport]) -> str:
 
 
 def as_json(reports: Sequence[TaskReport]) -> str:
-    """`{"tasks": [{task, ok, reasons}], "reasons": {reason: [task]}}`."""
+    """Format as `{"tasks": [{task, ok, reasons}], "reasons": {reason: [task]}}`."""
     tasks = [{**asdict(report), "ok": report.ok} for report in reports]
     return json.dumps({"tasks": tasks, "reasons": tasks_by_reason(reports)}, indent=1)
 

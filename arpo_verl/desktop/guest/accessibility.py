@@ -1,4 +1,4 @@
-"""The tree of accessible objects, for evaluators that read it: of the programs that `programs/` starts accessible."""
+"""This module gives evaluators the tree of accessible objects of the programs that `programs/` starts accessible."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STATE = "{uri:deskat:state.at-spi.gnome.org}"
 
 
 def tree(request: Request) -> Response:
-    """OSWorld's answer to GET /accessibility."""
+    """Answer GET /accessibility as OSWorld does."""
     done = _read()
     if done.returncode == 0:
         return Response.json({"AT": done.stdout.decode()})
@@ -31,9 +31,9 @@ def tree(request: Request) -> Response:
 
 
 def terminal(request: Request) -> Response:
-    """OSWorld's answer to GET /terminal: what GNOME's terminal shows where the keyboard goes to it, else nothing.
+    """Answer GET /terminal as OSWorld does: the text of GNOME's terminal if it has the keyboard, otherwise nothing.
 
-    It is the client's probe of whether the guest is there as well, so it costs little while no terminal is open.
+    The client also uses it to probe whether the guest is alive, so it costs little while no terminal is open.
     """
     return Response.json({"output": _terminal_text() if _is_running(TERMINAL) else None, "status": "success"})
 
@@ -47,7 +47,7 @@ def _terminal_text() -> str | None:
 
 
 def _is_running(program: str) -> bool:
-    """As `pgrep -x` says, which takes a process for each of the client's probes."""
+    """Return what `pgrep -x` says, without starting a process for each of the client's probes."""
     return any(
         _name_of(entry.path) == program[:KERNEL_NAME_LENGTH] for entry in os.scandir("/proc") if entry.name.isdigit()
     )

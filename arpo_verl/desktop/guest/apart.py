@@ -1,8 +1,8 @@
-"""Commands that run apart from the session, where no program of the desktop can reach them.
+"""This module runs commands apart from the session, where no program of the desktop can reach them.
 
-The sandbox's first process runs them. The desktop is in a process namespace below that one's, so its programs have no
-number by which to name a command: they cannot trace it, signal it, or open its files under `/proc`. A command keeps the
-desktop's user, so that it reads what that user may read and nothing else.
+The sandbox's first process runs them. The desktop is in a process namespace below that one's, so its programs see no
+process id of a command: they cannot trace it, signal it, or open its files under `/proc`. A command keeps the desktop's
+user, so it can read only what that user may read.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any
 from .processes import Command, CommandTimeout, run
 
 TEMPORARY = "/dev/shm"
-"""A folder of memory that commands have for themselves, in the place of the desktop's folder of this name."""
+"""A folder in memory that only these commands share; it replaces the desktop's folder of this name."""
 MEMORY = "mode=1777,size=64m,nr_inodes=1000"
 START_TIMEOUT_S = 20.0
 
 
 class ApartCommands:
-    """The guest server's side: has commands run by the sandbox's first process.
+    """This is the guest server's side: it asks the sandbox's first process to run commands.
 
     Args:
         first_process: our end of its channel.
@@ -40,8 +40,8 @@ class ApartCommands:
         """See `processes.run`.
 
         Raises:
-            CommandTimeout: it did not end in time, and was killed with its children.
-            OSError: it cannot be started.
+            CommandTimeout: the command did not end in time, so it was killed with its children.
+            OSError: the command cannot start.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -68,7 +68,7 @@ def serve(requests: socket.socket, process_1: int) -> None:
         process_1: a descriptor of that process.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects the dead
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # does not end a namespace's first process; Python's own handler would
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own handler would end this first process
     os.environ["TMPDIR"] = TEMPORARY
     poller = select.poll()
     for descriptor in (requests.fileno(), process_1):
@@ -79,7 +79,7 @@ def serve(requests: socket.socket, process_1: int) -> None:
             if not packet:  # the guest server is gone
                 poller.unregister(requests)
             for descriptor in descriptors:
-                with contextlib.suppress(OSError):  # no process is left; who asked sees the connection end
+                with contextlib.suppress(OSError):  # no process is left; the caller sees the connection end
                     _fork(descriptor)
                 os.close(descriptor)
     os._exit(0)

@@ -1,4 +1,4 @@
-"""Starting processes from process 1, which collects them itself, and what became of those that a desktop needs."""
+"""Process 1 starts processes with this module, collects them, and knows what became of those that a desktop needs."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from . import layout
 NEEDED = ("Xvfb", "server")
 """Without these there is no desktop."""
 WATCHED = (*NEEDED, "dbus-daemon", "openbox")
-"""What only one that ends everything in the sandbox ends at once."""
+"""If these all end at once, something ended everything in the sandbox."""
 
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 outside: list[int] = []
 """Signals of `ENDING` that came from outside of the sandbox."""
 
 running: dict[int, str] = {}
-"""Those of `WATCHED` that were started and have not ended, by process id."""
+"""Processes of `WATCHED` that run, by process id."""
 ended: dict[str, int] = {}
-"""Those that have: how, as `os.waitpid` says it."""
+"""Processes of `WATCHED` that ended, with their status by `os.waitpid`."""
 
 
 def collect() -> None:
-    """Collect the dead."""
+    """Collect dead processes."""
     try:
         while (pair := os.waitpid(-1, os.WNOHANG))[0] != 0:
             if pair[0] in running:
@@ -38,7 +38,7 @@ def collect() -> None:
 
 def kill_all() -> None:
     """Kill every other process of this process namespace and collect the dead."""
-    running.clear()  # what ends from now on is of no interest
+    running.clear()  # nobody asks how they end from now on
     ended.clear()
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)  # one pass of the kernel over all processes: a fork cannot slip through
@@ -48,18 +48,18 @@ def kill_all() -> None:
 
 
 def watch_outside() -> None:
-    """Keep the signals that end a job, for `why_down`. For process 1, which they do not end anyway."""
+    """Block the signals that end a job and keep them for `why_down`; they do not end process 1 anyway."""
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
 
 
 def why_down() -> dict[str, str]:
-    """What ended or stopped those of `WATCHED` that do not run: `signal 9`, `exit 1`, `stopped`.
+    """Return what ended or stopped processes of `WATCHED`: `signal 9`, `exit 1`, `stopped`.
 
-    Nothing is reported where somebody outside of the sandbox sends such signals, as when a cluster takes a node back.
+    It returns nothing if someone outside of the sandbox sends such signals, as when a cluster takes a node back.
     """
     while (sent := signal.sigtimedwait(ENDING, 0)) is not None:
-        # The kernel's word for a sender that has no number in here. Who queues a signal writes the sender himself, but
-        # not with a code that is the kernel's.
+        # The kernel gives 0 for a sender that has no number in here. A program that queues a signal can write any
+        # sender, but not a code of the kernel's.
         if sent.si_pid == 0 and sent.si_code >= 0:
             outside.append(sent.si_signo)
     if outside:
@@ -75,7 +75,7 @@ def _how(status: int) -> str:
 
 
 def _state(pid: int) -> str:
-    """The kernel's letter for what a process is at."""
+    """Return the kernel's letter for a process's state."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0]
@@ -84,7 +84,7 @@ def _state(pid: int) -> str:
 
 
 def spawn(arguments: Sequence[str], pass_fd: int | None = None, **environment: str) -> int:
-    """Start a program in a session of its own, its output in a log file named after it. Returns the process id.
+    """Start a program in its own session, with its output in a log file of its name; return the process id.
 
     `environment` is added to this process's own.
     """
@@ -111,7 +111,7 @@ def spawn(arguments: Sequence[str], pass_fd: int | None = None, **environment: s
 
 
 def fork(main: Callable[[], None], name: str, keep_fds: Sequence[int]) -> int:
-    """Run `main` in a fork of this warm interpreter that has lost every other file but `keep_fds`.
+    """Run `main` in a fork of this warm interpreter, which keeps no other files than `keep_fds`.
 
     The fork takes over nothing of process 1's: not its channel to the host, not its signal handlers.
     """
@@ -134,13 +134,13 @@ def fork(main: Callable[[], None], name: str, keep_fds: Sequence[int]) -> int:
     except BaseException:
         traceback.print_exc()
     finally:
-        with contextlib.suppress(Exception):  # whatever a command put there
+        with contextlib.suppress(Exception):  # a command may have put anything there
             sys.stderr.flush()
         os._exit(status)
 
 
 def _redirect(log: str) -> None:
-    """Nothing on standard input; output to `log`."""
+    """Take standard input from nowhere and write output to `log`."""
     null = os.open(os.devnull, os.O_RDONLY)
     try:  # the desktop's programs may have removed the folder, or put a pipe there
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW, 0o600)
@@ -160,7 +160,7 @@ def _close_all_but(keep_fds: Sequence[int]) -> None:
 
 
 def log_tail(name: str, lines: int = 5) -> str:
-    """The last lines of a program's log, for a message."""
+    """Return the last lines of a program's log, for a message."""
     try:
         with open(os.path.join(layout.LOG_DIR, name), errors="replace") as log:
             return " | ".join(line.strip() for line in log.readlines()[-lines:])

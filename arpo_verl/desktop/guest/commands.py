@@ -1,4 +1,4 @@
-"""Commands: programs, shell lines, and Python, which runs in warm interpreters."""
+"""This module runs commands: programs, shell lines, and Python, in warm interpreters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VERIFY_TIMEOUT_S = 5.0  # OSWorld's own
 def routes(
     pool: InterpreterPool, apart: ApartCommands | None, timeout_s: float
 ) -> dict[tuple[str, str], Callable[[Request], Response]]:
-    """The endpoints of this module. `timeout_s` bounds every command but those that bring their own."""
+    """Return the endpoints of this module. `timeout_s` limits every command that does not bring its own time-out."""
 
     def execute(request: Request) -> Response:
         data = request.json()
@@ -60,7 +60,7 @@ def _execute(pool: InterpreterPool, data: dict[str, Any], timeout_s: float) -> d
 
 
 def _command(data: dict[str, Any]) -> tuple[Command, bool]:
-    """The command as OSWorld's server reads it: a line without a shell is split, a leading `~/` is the home."""
+    """Read a command as OSWorld's server does: it splits a line without a shell, and a leading `~/` is the home."""
     shell = bool(data.get("shell", False))
     command = data.get("command", "" if shell else [])
     if isinstance(command, str):
@@ -78,7 +78,7 @@ def _finished(
 
 
 def _verified(pool: InterpreterPool, answer: dict[str, Any], data: dict[str, Any]) -> Response:
-    """Wait until every condition of `verification`, if there is any, holds at once."""
+    """Wait until all conditions of `verification` hold at once, if there are any."""
     if not data.get("verification"):
         return Response.json(answer)
     started = time.monotonic()
@@ -102,7 +102,7 @@ def _holds(pool: InterpreterPool, verification: dict[str, str]) -> bool:
 
 
 def _succeeds(pool: InterpreterPool, line: str) -> bool:
-    """Whether a shell's line does. One that is plainly `python -c` runs in a warm interpreter, as elsewhere."""
+    """Return whether a shell line succeeds. One that is only `python -c` runs in a warm interpreter, as elsewhere."""
     code = line.removeprefix("python -c '")
     if code != line and code.find("'") == len(code) - 1 > 0:  # nothing for a shell to do
         return int(pool.run(code[:-1], VERIFY_TIMEOUT_S)["returncode"]) == 0
@@ -133,7 +133,7 @@ def _run_python(pool: InterpreterPool, data: dict[str, Any], timeout_s: float) -
 
 
 def _run_bash_script(data: dict[str, Any]) -> Response:
-    """OSWorld's answer: both outputs as one, `error` always empty."""
+    """Answer as OSWorld does: with both outputs as one, and an empty `error`."""
     timeout_s = float(data.get("timeout") or 100)
     cwd = os.path.expanduser(data["working_dir"]) if data.get("working_dir") else None
 

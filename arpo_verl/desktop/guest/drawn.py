@@ -1,8 +1,8 @@
-"""Whether a window shows and is done drawing, for a task's set-up: as code for a warm interpreter.
+"""A task's set-up asks here, in a warm interpreter, whether a window is visible and has finished drawing.
 
     "verification": {"command_success": "python -c 'from arpo_guest.drawn import require; require(\"Name\", 4000)'"}
 
-A dozen processes of a shell line (`xdotool`, `xwd | gzip | cksum`, twice) said the same at eight times the cost.
+A shell line of a dozen processes (`xdotool`, `xwd | gzip | cksum`, twice) gave the same answer at eight times the cost.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from .framebuffer import BYTES_A_PIXEL, Framebuffer
 PAUSE_S = 0.05
 INTERVAL_S = 0.02
 PATIENCE_S = 2.0
-"""A program starts within it as a rule; who asks asks again, and each time costs ten looks from here."""
+"""Most programs start within this time; the caller asks again, and each of its calls costs as much as ten looks."""
 
 
 Area = tuple[int, int, int, int]
 
 
 def require(title: str, more_than: int, texts: Sequence[Area] = ()) -> None:
-    """Wait for the window of this title to have the focus and to look the same twice; exit with 1 if it does not.
+    """Wait until the window with this title has the focus and looks the same twice; exit with 1 if it never does.
 
     Args:
-        more_than: bytes of its picture with its frame, compressed: an empty window has fewer.
+        more_than: bytes that its compressed picture, with its frame, must exceed: an empty window has fewer.
         texts: left, top, right and bottom of parts of the screen that must show more than one colour.
     """
     deadline = time.monotonic() + PATIENCE_S
@@ -41,7 +41,7 @@ def require(title: str, more_than: int, texts: Sequence[Area] = ()) -> None:
 
 
 def _is_drawn(title: str, more_than: int, texts: Sequence[Area]) -> bool:
-    # The connection of the interpreter's own pyautogui: another one would cost more than all the rest.
+    # Use the connection of the interpreter's own pyautogui: a new one would cost more than everything else.
     from pyautogui import _pyautogui_x11
 
     try:
@@ -58,12 +58,12 @@ def _is_drawn(title: str, more_than: int, texts: Sequence[Area]) -> bool:
 
 
 def _is_plain(pixels: bytes) -> bool:
-    """Whether all have the first one's colour."""
+    """Return whether all pixels have the first one's colour."""
     return pixels == pixels[:BYTES_A_PIXEL] * (len(pixels) // BYTES_A_PIXEL)
 
 
 def _active_frame(display: Any, title: str) -> Area | None:
-    """Left, top, right and bottom of the active window with its frame; None where it has another title."""
+    """Return left, top, right and bottom of the active window with its frame; None if it has another title."""
     root = display.screen().root
     active = root.get_full_property(display.intern_atom("_NET_ACTIVE_WINDOW"), X.AnyPropertyType)
     if active is None or not active.value or not active.value[0]:

@@ -1,4 +1,4 @@
-"""Files of the guest: read, written and listed."""
+"""This module reads, writes and lists files of the guest."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from . import layout
 from .messages import Request, Response
 
 MAX_UNSIZED = 1 << 20
-"""Bytes of a file that says that it has none."""
+"""Most bytes read from a file whose reported size is 0."""
 _OWN_TROUBLE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
 MAX_DEPTH = 200
-"""Folders in folders that are listed: what reads the answer has a limit too."""
+"""How deep the listing of folders goes: the program that reads the answer has a limit too."""
 
 
 def routes() -> dict[tuple[str, str], Callable[[Request], Response]]:
-    """The endpoints of this module."""
+    """Return the endpoints of this module."""
     return {
         ("POST", "/file"): read,
         ("POST", "/setup/upload"): upload,
@@ -32,12 +32,12 @@ def routes() -> dict[tuple[str, str], Callable[[Request], Response]]:
 
 
 def path_of(text: str) -> str:
-    """A path with `~` and variables expanded; relative to the home."""
+    """Expand `~` and variables in a path, relative to the home."""
     return os.path.join(layout.HOME, os.path.expandvars(os.path.expanduser(text)))
 
 
 def read(request: Request) -> Response:
-    """The bytes of the file `file_path`."""
+    """Answer with the bytes of the file `file_path`."""
     form = request.form()
     if "file_path" not in form:
         return Response.json({"error": "file_path is required"}, HTTPStatus.BAD_REQUEST)
@@ -45,9 +45,9 @@ def read(request: Request) -> Response:
 
 
 def serve(path: str, content_type: str) -> Response:
-    """The bytes of a file, read while they are sent. What is none, such as a folder or a pipe, is not found.
+    """Answer with the bytes of a file, which it reads while it sends. Folders, pipes and the like are not found.
 
-    A status of 500 means that this guest cannot serve files, never that the user made something of this one.
+    A status of 500 means that this guest cannot serve files, never that the user changed this one.
     """
     try:
         file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0)
@@ -60,7 +60,7 @@ def serve(path: str, content_type: str) -> Response:
     status = os.fstat(file.fileno())
     if stat.S_ISREG(status.st_mode) and status.st_size:
         return Response(HTTPStatus.OK, content_type, b"", file)
-    with file:  # the kernel's own files say that they are empty
+    with file:  # files of the kernel report the size 0
         if stat.S_ISREG(status.st_mode):
             return Response(HTTPStatus.OK, content_type, file.read(MAX_UNSIZED))
     return _not_found(path)
@@ -87,7 +87,7 @@ def upload(request: Request) -> Response:
 
 
 def list_directory(request: Request) -> Response:
-    """The tree below `path`."""
+    """Answer with the tree below `path`."""
     path = path_of(request.json()["path"])
     if not os.path.isdir(path):
         return Response.json({"error": "The provided path is not a directory"}, HTTPStatus.BAD_REQUEST)
@@ -95,7 +95,7 @@ def list_directory(request: Request) -> Response:
 
 
 def _tree(directory: str, depth: int = 0) -> dict[str, Any]:
-    """As OSWorld's server shows it, but sorted, and a link to a folder is a file: it might lead back up."""
+    """List the tree as OSWorld's server does, but sorted, and with a link to a folder as a file: it may lead up."""
     if depth == MAX_DEPTH:
         return {"error": f"more than {MAX_DEPTH} folders deep"}
     try:

@@ -1,9 +1,9 @@
-"""DejaVu for programs that draw with the X server's own fonts, for a task's set-up: as code for a warm interpreter.
+"""A task's set-up uses this code, in a warm interpreter, to offer DejaVu to programs with the X server's own fonts.
 
     "command": ["python", "-c", "from arpo_guest.fonts import offer; offer()"]
 
-The server itself has one small font, `fixed`. Afterwards it has `-dejavu-sans-medium-r-normal--14-*-*-*-*-*-iso8859-1`
-and the like, at every size, without smooth edges.
+The server itself has one small font, `fixed`. Afterwards it has fonts such as
+`-dejavu-sans-medium-r-normal--14-*-*-*-*-*-iso8859-1`, at every size, without smooth edges.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ FACES = {"sans": "DejaVuSans.ttf", "serif": "DejaVuSerif.ttf", "mono": "DejaVuSa
 
 
 def offer() -> None:
-    """Let the X server have DejaVu's faces, behind the fonts that it has; once is enough."""
-    # The connection of the interpreter's own pyautogui: another one would cost more than all the rest.
+    """Add DejaVu's faces to the X server, after the fonts that it has; one call is enough."""
+    # Use the connection of the interpreter's own pyautogui: a new one would cost more than everything else.
     from pyautogui import _pyautogui_x11
 
     if os.path.exists(FOLDER):

@@ -1,4 +1,4 @@
-"""The X server's frame buffer, mapped: what is on the screen, without asking the server for it."""
+"""This maps the X server's frame buffer, to read the screen without asking the server."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _HEADER = struct.Struct(">25I")  # XWDFileHeader of X11/XWDFile.h
 
 
 class Framebuffer:
-    """The pixels of the screen, blue, green, red and a byte of nothing each.
+    """These are the screen's pixels, each blue, green, red and an unused byte.
 
     Raises:
-        RuntimeError: the X server keeps them otherwise.
+        RuntimeError: the X server uses another format.
     """
 
     def __init__(self) -> None:
@@ -28,11 +28,11 @@ class Framebuffer:
         self.size, self._offset = (width, height), size + colors * 12
 
     def pixels(self) -> bytes:
-        """All of them, row by row, each row `stride` bytes."""
+        """Return all pixels, row by row, each row `stride` bytes."""
         return self._buffer[self._offset : self._offset + self.stride * self.size[1]]
 
     def part(self, left: int, top: int, right: int, bottom: int) -> bytes:
-        """Those of a rectangle, as far as it lies on the screen."""
+        """Return a rectangle's pixels, as far as it is on the screen."""
         left, right = (BYTES_A_PIXEL * min(max(x, 0), self.size[0]) for x in (left, right))
         rows = range(max(top, 0), min(bottom, self.size[1]))
         begins = [self._offset + self.stride * row for row in rows]

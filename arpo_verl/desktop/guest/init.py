@@ -1,12 +1,11 @@
-"""Process 1 of a sandbox: boots its only desktop, and dies with the host's connection.
+"""Process 1 of a sandbox boots its only desktop, and dies when the host's connection ends.
 
-It is single-threaded and a fork of `template`, with the heavy modules imported, so its own forks are warm. Its
-channels:
+It is a single-threaded fork of `template`, with the heavy modules imported, so its own forks are warm. Its channels:
 
-    control      the host's commands, JSON, one a packet; its end means that the owner is gone: exit, and the kernel
-                 kills everything in the namespace
-    connections  connections that the host relays, one file a packet; for the guest server
-    zygote       the guest server's wish for an interpreter, one file a packet
+    control      the host's commands, in JSON, one a packet. When it ends, the owner is gone, so process 1 exits, and
+                 the kernel kills everything in the namespace
+    connections  connections that the host relays to the guest server, one file a packet
+    zygote       the guest server's requests for an interpreter, one file a packet
     apart        the guest server's way to the sandbox's first process, see `apart`; a virtual machine has none
 """
 
@@ -36,7 +35,7 @@ DYING_S = 0.2  # the caller has just seen a connection end, which a dying proces
 
 
 class Init:
-    """The state of process 1."""
+    """This is the state of process 1."""
 
     def __init__(self, control: socket.socket, connections: socket.socket, apart: socket.socket | None):
         self._control = control
@@ -101,7 +100,7 @@ class Init:
         return True
 
     def boot(self, width: int, height: int, command_timeout_s: float) -> float:
-        """Start the desktop; the seconds that it took."""
+        """Start the desktop; return the seconds that it took."""
         start = time.monotonic()
         session.make_home()
         display = session.start(width, height)
@@ -147,14 +146,14 @@ class Init:
         session.await_line(ready, "web-apps")
 
     def _seal(self) -> bool:
-        """The set-up is over: what it put there as given stays so."""
+        """End the set-up: keep the initial state and the hand-off files that it left."""
         if self._app_state is not None:
             self._app_state.seal()
         self._handoff = reward_program.handoff_files()
         return True
 
     def _run_reward_program(self, program: int, timeout_s: float) -> None:
-        """Run the program alone; its two outputs follow the answer as files. Ends the desktop."""
+        """Run the program alone, which ends the desktop; its two outputs follow the answer as files."""
         self._forget_server()
         children.kill_all()
         with os.fdopen(os.memfd_create("stdout"), "wb") as stdout, os.fdopen(os.memfd_create("stderr"), "wb") as stderr:
@@ -162,7 +161,7 @@ class Init:
                 reward_program.restore(self._handoff)
                 reward_program.make_room_for_logs()
                 self._fork_apps(read_only=True)
-            # No room, something in the way, or folders without an end: of the programs that are dead now.
+            # The dead programs left no room, something in the way, or endless folders.
             except (OSError, RecursionError) as error:
                 self._tell({"run_reward_program": {"spoiled": str(error)}}, (stdout.fileno(), stderr.fileno()))
                 return
@@ -187,7 +186,7 @@ class Init:
             def main(fd: int = fd) -> None:
                 interpreter.serve(Connection(fd))
 
-            # The desktop's programs may have taken every process that there can be; who asked sees the connection end.
+            # The desktop's programs may have used up all processes; the caller then sees its connection end.
             with contextlib.suppress(BlockingIOError):
                 children.fork(main, "interpreter", (fd,))
             os.close(fd)
@@ -202,7 +201,7 @@ class Init:
             self._forget_server()
 
     def _why_down(self) -> dict[str, str]:
-        """What the desktop needs and does not run, and how it ended."""
+        """Return the needed processes that do not run, and how they ended."""
         deadline = time.monotonic() + DYING_S
         while len(down := children.why_down()) < len(children.WATCHED) and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -210,7 +209,7 @@ class Init:
         return down
 
     def _refuse_connection(self) -> None:
-        """Close what the host sent: its peer sees the end at once instead of waiting for a server that is dead."""
+        """Close the host's connection: its peer sees the end at once instead of waiting for a dead server."""
         packet, fds, _, _ = socket.recv_fds(self._connections, 64, 1)
         for fd in fds:
             os.close(fd)
@@ -222,7 +221,7 @@ class Init:
 
 
 def main(control: socket.socket, connections: socket.socket, apart: socket.socket | None = None) -> None:
-    """Run process 1 on its two channels to the host, and its server's to the first process; never returns."""
+    """Run process 1 with its two channels to the host and its server's channel to the first process; never return."""
     children.watch_outside()
     for channel in (control, connections):
         channel.set_inheritable(False)

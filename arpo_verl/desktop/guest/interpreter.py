@@ -1,4 +1,4 @@
-"""A warm Python for `python -c` commands: pyautogui imported, its X connection open, one process for many commands."""
+"""This warm Python runs many `python -c` commands in one process, with pyautogui imported and connected to X."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ import Xlib.error
 from . import keyboard, layout, processes
 
 HEAVY_OPTIONS = ("cv2", "mouseinfo", "numpy", "pymsgbox")
-"""What pyautogui imports where it finds it: OpenCV, numpy and Tk, which no command of a GUI agent needs."""
+"""Packages that pyautogui imports if it finds them: OpenCV, numpy and Tk, which no command of a GUI agent needs."""
 WARM = ("pyscreeze", "pytweening", "datetime", "platform", "random", "subprocess")
-"""What pyautogui and usual commands import, imported before the fork."""
+"""Modules that pyautogui and usual commands import; we import them before the fork."""
 
 
 @contextlib.contextmanager
 def _without_heavy_options() -> Iterator[None]:
-    """Their import fails meanwhile; afterwards a command may import them itself."""
+    """Make their import fail in this block; afterwards a command may import them itself."""
     hidden = [name for name in HEAVY_OPTIONS if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None makes the import raise ImportError
     try:
@@ -47,21 +47,21 @@ def warm_up() -> None:
 
 
 def import_pyautogui() -> Any:
-    """pyautogui, ready for XTest input on this desktop."""
+    """Return pyautogui, ready for XTest input on this desktop."""
     with _without_heavy_options():
         import pyautogui
         from pyautogui import _pyautogui_x11
-    # python-xlib's RandR (ext/randr.py: init) puts its errors in the place of the protocol's own first ones, and fails
-    # at them within the connection, which then answers nobody.
+    # python-xlib's RandR (ext/randr.py: init) overwrites the protocol's own first errors with its own. If one comes, it
+    # fails inside the connection, which then answers no more.
     _pyautogui_x11._display.display.error_classes.update(Xlib.error.xerror_class)
     keyboard.teach(pyautogui)
-    _pyautogui_x11._mouse_is_swapped_setting = False  # else it asks dconf at the first click
+    _pyautogui_x11._mouse_is_swapped_setting = False  # otherwise it asks dconf at the first click
     return pyautogui
 
 
 def serve(connection: Connection) -> None:
-    """Run commands from `connection`, one at a time, until it closes or one was the `last`, as every answer says."""
-    os.set_inheritable(connection.fileno(), False)  # its end does not wait for a command's programs
+    """Run commands from `connection`, one at a time, until it closes or an answer says that it is the `last`."""
+    os.set_inheritable(connection.fileno(), False)  # so it can end before a command's programs do
     pyautogui = import_pyautogui()
     pid = os.getpid()
     connection.send_bytes(b"%d" % pid)
@@ -75,7 +75,7 @@ def serve(connection: Connection) -> None:
         result = run(code)
         if os.getpid() != pid:  # a fork of the command's own
             os._exit(result["returncode"])
-        # Threads that the code left behind end with its process, and what it broke of the connection to the X server.
+        # If the code left threads or a broken connection to the X server, they end with this process.
         last = threading.active_count() > 1 or _is_broken(pyautogui._pyautogui_x11._display.display)
         connection.send_bytes(json.dumps([result, last]).encode())
         if last:
@@ -83,22 +83,22 @@ def serve(connection: Connection) -> None:
 
 
 def _is_broken(display: Any) -> bool:
-    """Whether a connection of python-xlib's is closed, or was left in the middle of a request: the next would hang."""
+    """Return whether a python-xlib connection is closed or in the middle of a request: the next call would hang."""
     return bool(display.socket_error or display.send_active or display.recv_active)
 
 
 def run(code: str) -> dict[str, Any]:
-    """Execute `code` as `python -c` would, in a name space of its own, from the home folder.
+    """Execute `code` as `python -c` would, in its own name space, from the home folder.
 
     Returns:
-        `output` and `error`: what it and its children wrote; `returncode`: as the process's exit status.
+        `output` and `error`: what it and its children wrote; `returncode`: the exit status.
     """
     with contextlib.suppress(OSError):  # its programs may have removed it
         os.chdir(layout.HOME)
     layout.adopt()
     sys.argv = ["-c"]
-    random.seed()  # as in a fresh interpreter; one in a cloned machine would go on as its siblings'
-    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # whatever an earlier command put there
+    random.seed()  # as in a fresh interpreter; otherwise all clones of a machine would draw the same numbers
+    sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # an earlier command may have replaced them
     with _Capture() as capture:
         status = _execute(code)
     return {"output": capture.read(1), "error": capture.read(2), "returncode": status}
@@ -120,7 +120,7 @@ def _execute(code: str) -> int:
 
 
 class _Capture:
-    """Standard output and error of this process and its children, in files in memory."""
+    """This captures standard output and error of this process and its children, in files in memory."""
 
     def __enter__(self) -> _Capture:
         self._saved = {fd: os.dup(fd) for fd in (1, 2)}
@@ -137,6 +137,6 @@ class _Capture:
             os.close(saved)
 
     def read(self, fd: int) -> str:
-        """What was written on `fd`; once."""
+        """Return what was written on `fd`; call it once."""
         with open(self._files[fd], "rb") as file:
             return processes.text_of(file)

@@ -1,4 +1,4 @@
-"""The guest server's side of the warm interpreters."""
+"""This is the guest server's side of the warm interpreters."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .processes import CommandTimeout
 
 START_TIMEOUT_S = 20.0
 SPARE = 2
-"""Idle interpreters that are kept; more run only while that many commands run at once."""
+"""Idle interpreters that we keep; more run only if as many commands run at once."""
 
 
 class InterpreterPool:
-    """Runs `python -c` code in warm interpreters, which process 1 forks on demand."""
+    """This pool runs `python -c` code in warm interpreters, which process 1 forks on demand."""
 
     def __init__(self, process_1: socket.socket):
         self._process_1 = process_1
@@ -35,7 +35,7 @@ class InterpreterPool:
         """Run `code`; see `interpreter.run`.
 
         Raises:
-            CommandTimeout: it did not end in time, and was killed with its children.
+            CommandTimeout: the code did not end in time, so it was killed with its children.
         """
         interpreter = self._take()
         try:
@@ -89,20 +89,20 @@ class _Interpreter:
             result: dict[str, Any]
             result, self.spent = json.loads(self._receive(timeout_s))
             return result
-        except EOFError:  # os._exit, a signal, a crash: an end like any other
+        except EOFError:  # os._exit, a signal or a crash: also an end of the command
             self.spent = True
             return {"output": "", "error": "the command ended its interpreter", "returncode": -1}
 
     def is_alive(self) -> bool:
-        """Whether it still waits for commands. It has nothing to say between them but its process id at the start."""
+        """Return whether it still waits for commands; between them it sends nothing, except its process id at first."""
         return self._pid is None or not self._connection.poll(0)
 
     def close(self) -> None:
-        """Let it end; what its commands started goes on."""
+        """Let it end; programs that its commands started keep running."""
         self._connection.close()
 
     def kill(self) -> None:
-        """End it, with every child that stayed in its session."""
+        """Kill it with every child that stayed in its session."""
         self.close()
         if self._pid is not None:
             with contextlib.suppress(ProcessLookupError):

@@ -1,8 +1,8 @@
-"""The keyboard map of a desktop, and a pyautogui that types any text on it.
+"""This module corrects a desktop's keyboard map, and makes pyautogui type any text on it.
 
 pyautogui presses Shift for `<` as on an American keyboard, and presses the key that `Display.keysym_to_keycode` gives.
-The default map has a 102nd key that bears `<` unshifted and `>` shifted, and python-xlib prefers it, so `<` was typed
-as `>`. Freeing that key leaves `<` where Shift and comma give it, for pyautogui, xdotool and any other program.
+The default map has a 102nd key with `<`, and `>` with Shift. python-xlib prefers that key, so pyautogui typed `>` for
+`<`. Without that key, `<` is on Shift and comma, for pyautogui, xdotool and any other program.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 KEY_102 = 94
 BROWSER_KEYS = frozenset({158, 164, 166, 167, 180, 181, 225})
-"""WWW, favourites, back, forward, home page, reload, search: browsers may obey the key whatever symbol it has."""
+"""WWW, favourites, back, forward, home page, reload, search: browsers may obey these keys, whatever their symbol is."""
 
 
 def mend(display: Display) -> None:
-    """Make spare keys, for characters that no key has, of the 102nd and the multimedia keys: about a hundred."""
+    """Turn the 102nd key and the multimedia keys, about a hundred, into spare keys for characters that no key has."""
     first = display.display.info.min_keycode
     rows = display.get_keyboard_mapping(first, display.display.info.max_keycode - first + 1)
     spare = [code for code, row in enumerate(rows, first) if code == KEY_102 or all(map(_is_multimedia, row))]
@@ -35,13 +35,13 @@ def _is_multimedia(symbol: int) -> bool:
 
 
 def teach(pyautogui: Any) -> None:
-    """Let pyautogui type any text, and refuse aloud what no key gives.
+    """Let pyautogui type any text, and raise for what no key can type.
 
-    By itself it drops, without a word, what is not on an American keyboard.
+    By itself it silently drops what is not on an American keyboard.
     """
     module = pyautogui.platformModule
     for key, code in module.keyboardMapping.items():
-        if code == 0:  # not on this keyboard, as F13: X refuses it, and Xlib fails at the answer
+        if code == 0:  # not on this keyboard, such as F13: X refuses it, and Xlib fails at that answer
             module.keyboardMapping[key] = None
     for name in ("_keyDown", "_keyUp"):
         setattr(module, name, _bound_first(module, getattr(module, name)))
@@ -60,7 +60,7 @@ def _bound_first(module: Any, press: Any) -> Any:
 
 
 def _typing(display: Any, write: Any) -> Any:
-    """pyautogui's `write`, by `type_text` wherever no rests are asked for."""
+    """Return a `write` for pyautogui that uses `type_text` if no pauses are requested."""
 
     def type_or_write(message: Any, interval: float = 0.0, *args: Any, **options: Any) -> None:
         if isinstance(message, str) and not interval:

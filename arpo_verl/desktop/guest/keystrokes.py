@@ -1,10 +1,10 @@
-"""Types text by key events at an X server: any text, exactly, whatever its key map; the clipboard stays as it is.
+"""This module types any text exactly, by key events at an X server, with any key map and without the clipboard.
 
-The embedded desktop imports this file. To other guests an action's code carries it (`actions/typing.py`). So it stands
-alone: it needs python-xlib, which pyautogui needs too, and nothing of this package.
+The embedded desktop imports this file. For other guests an action's code contains it (`actions/typing.py`). So it
+needs only python-xlib, which pyautogui needs too, and nothing of this package.
 
-A character that no key has is given to a spare key. A program looks up a key in the map of the moment when it reads the
-event. So a spare key gets another character only after the program with the keyboard has read all that was typed.
+A character that no key has is put on a spare key. A program looks up a key in the map at the time when it reads the
+event. So a spare key gets another character only after the program with the keyboard has read all earlier text.
 """
 
 import select
@@ -18,18 +18,18 @@ from Xlib.ext.xtest import fake_input
 from Xlib.protocol.event import ClientMessage
 
 AT_ONCE = 32
-"""Characters between two round trips: few enough for one packet, so no key stays down while this process is idle."""
+"""Characters between two round trips. They fit into one packet, so no key stays down while this process is idle."""
 READ_TIMEOUT_S = 20.0
-"""How long a program may take to read what was typed."""
+"""How long a program may take to read the text."""
 LOOKS, LOOK_S = 5, 0.01
-"""A program that cannot be asked has read everything if it sleeps this often in a row, so far apart."""
+"""A program that we cannot ask has read everything if so many looks in a row, so far apart, find it asleep."""
 
 CONTROL = {"\b": 0xFF08, "\t": 0xFF09, "\n": 0xFF0D, "\r": 0xFF0D}
 SHIFT, CAPS_LOCK = 0xFFE1, 0xFFE5
 
 
 def keysym(character: str) -> int:
-    """The X key symbol of a character.
+    """Return the X key symbol of a character.
 
     Raises:
         ValueError: no key gives it.
@@ -46,8 +46,8 @@ def type_text(display: Any, text: str) -> None:
     """Type `text`; a newline presses Enter, and Caps Lock changes nothing.
 
     Raises:
-        ValueError: no key gives one of the characters; nothing was typed.
-        RuntimeError: the X server did not take the key map, or a program does not read what is typed.
+        ValueError: no key can give one of the characters; nothing was typed.
+        RuntimeError: the X server did not take the key map, or a program does not read the text.
     """
     symbols = [keysym(character) for character in text]
     keys = Keys(display)
@@ -66,7 +66,7 @@ def type_text(display: Any, text: str) -> None:
 
 
 class Keys:
-    """The keys of an X server by the symbol that they give."""
+    """These are an X server's keys, by the symbol that they give."""
 
     def __init__(self, display: Any):
         self._display = display
@@ -87,21 +87,21 @@ class Keys:
         for code, row in enumerate(rows, first):
             if not any(row):
                 self._free.append(code)
-            elif row[0] == row[1] and (0x20 < row[0] < 0x100 or row[0] >= 0x01000000):  # no keyboard's own key is so
+            elif row[0] == row[1] and (0x20 < row[0] < 0x100 or row[0] >= 0x01000000):  # only our spare keys are so
                 self._given[row[0]] = code
             else:
                 for shifted, symbol in enumerate(row[2 * group :][:2]):
                     self._own.setdefault(symbol, (code, shifted))
 
     def have(self, symbols: list[int]) -> bool:
-        """Whether all are on keys of the keyboard's own."""
+        """Return whether the keyboard's own keys give all of them."""
         return all(symbol in self._own for symbol in symbols)
 
     def provide(self, symbols: list[int]) -> int:
-        """Have as many of the first symbols on keys as fit at once; how many those are.
+        """Put as many of the first symbols on keys as fit at once; return how many.
 
         Raises:
-            RuntimeError: the keyboard has no spare key, or a program does not read what is typed.
+            RuntimeError: the keyboard has no spare key, or a program does not read the text.
         """
         wanted: dict[int, None] = {}
         count = 0
@@ -123,7 +123,7 @@ class Keys:
         return count
 
     def code(self, symbol: int) -> int:
-        """The code of the key that gives a symbol, which `provide` was called for."""
+        """Return the code of the key that gives a symbol; call `provide` for it first."""
         return self._own[symbol][0] if symbol in self._own else self._given[symbol]
 
     def press(self, symbols: list[int]) -> None:
@@ -148,14 +148,14 @@ class Keys:
 
 
 def change_map(display: Any, rows: dict[int, list[int]]) -> None:
-    """Give keys other symbols, neighbours in one request: with each, every program reads the whole map anew."""
+    """Give keys other symbols, neighbours in one request: after each, every program reads the whole map again."""
     for run in _runs(rows):
         display.change_keyboard_mapping(run[0], [rows[code] for code in run])
     display.sync()
 
 
 def _runs(codes: Iterable[int]) -> list[list[int]]:
-    """Codes in groups of neighbours."""
+    """Return codes in groups of neighbours."""
     runs: list[list[int]] = []
     for code in sorted(codes):
         if not runs or code != runs[-1][-1] + 1:
@@ -165,11 +165,11 @@ def _runs(codes: Iterable[int]) -> list[list[int]]:
 
 
 def await_reader(display: Any) -> bool:
-    """Wait until the program that has the keyboard has read all events so far; False where it does not in time."""
+    """Wait until the program with the keyboard has read all events so far; return False if it takes too long."""
     name = display.intern_atom
     try:
         window = display.get_input_focus().focus
-        while hasattr(window, "query_tree"):  # else it is no window: nobody reads, or the root's parent
+        while hasattr(window, "query_tree"):  # otherwise it is no window: nobody reads, or it is the root's parent
             protocols = window.get_full_property(name("WM_PROTOCOLS"), Xatom.ATOM)
             if protocols and name("_NET_WM_PING") in protocols.value:
                 return _answers(display, window)
@@ -182,7 +182,7 @@ def await_reader(display: Any) -> bool:
 
 
 def _answers(display: Any, window: Any) -> bool:
-    """Whether a window answers, as its program does in the order of its events."""
+    """Return whether a window answers a ping; its program does so in the order of its events."""
     protocols, ping = display.intern_atom("WM_PROTOCOLS"), display.intern_atom("_NET_WM_PING")
     root = display.screen().root
     number = time.monotonic_ns() // 1000 & 0x7FFFFFFF
@@ -196,7 +196,7 @@ def _answers(display: Any, window: Any) -> bool:
                 event = display.next_event()
                 if event.type == X.ClientMessage and list(event.data[1][:2]) == [ping, number]:
                     return True
-            window.get_geometry()  # an error where the text has closed it
+            window.get_geometry()  # raises if the text has closed the window
             select.select([display.fileno()], [], [], 0.1)
         return False
     finally:
@@ -205,7 +205,7 @@ def _answers(display: Any, window: Any) -> bool:
 
 
 def _sleeps(display: Any, pid: Any) -> bool:
-    """Whether a program comes to rest. While it waits for the X server, round trips to that wake it."""
+    """Return whether a program falls asleep. While it waits for the X server, round trips to that wake it."""
     looks: list[list[str]] = []
     deadline = time.monotonic() + READ_TIMEOUT_S
     while len(looks) < LOOKS and time.monotonic() < deadline:

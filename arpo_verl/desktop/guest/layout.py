@@ -1,4 +1,4 @@
-"""Where things lie inside the sandbox, and the environment that its programs see."""
+"""This module names the paths inside the sandbox, and the environment of its programs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ FRAMEBUFFER_DIR = "/run/framebuffer"
 FRAMEBUFFER = f"{FRAMEBUFFER_DIR}/Xvfb_screen0"
 LOG_DIR = "/run/log"
 RUNTIME_DIR = "/run/user/1000"
-"""Where an Ubuntu machine's first user has it: OSWorld's tasks name its bus by the full path."""
+"""The same as for an Ubuntu machine's first user: OSWorld's tasks name its bus by the full path."""
 BUS_SOCKET = f"{RUNTIME_DIR}/bus"
 WRITABLE = ("/home", "/tmp", "/run", "/var/tmp", "/dev/shm")
-"""The only places that a program in the sandbox can write to, all in memory."""
+"""The only folders that a program in the sandbox can write to, all in memory."""
 
 SERVER_PORT = 5000
-"""The guest server's port in OSWorld; here only the name of a connection, nothing listens on it."""
+"""The guest server's port in OSWorld; here it only names a connection, and nothing listens on it."""
 
 HOME_FOLDERS = ("Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos")
 PATH = "/opt/arpo/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games:/usr/sbin:/sbin"
 
 
 def environment() -> dict[str, str]:
-    """What every program of the desktop gets: an ordinary user's session, the same on every desktop."""
+    """Return every program's environment: an ordinary user's session, the same on every desktop."""
     return {
         "HOME": HOME,
         "USER": "user",
@@ -42,7 +42,7 @@ def environment() -> dict[str, str]:
         "XDG_STATE_HOME": f"{HOME}/.local/state",
         "XDG_CURRENT_DESKTOP": "GNOME",
         "XDG_SESSION_TYPE": "x11",
-        # Start fast and look the same every time.
+        # With these, programs start fast and look the same every time.
         "GDK_BACKEND": "x11",
         "GTK_USE_PORTAL": "0",
         "GTK_CSD": "0",
@@ -56,6 +56,6 @@ def environment() -> dict[str, str]:
 
 
 def adopt() -> None:
-    """Make `environment()` this process's own, and nothing else."""
+    """Replace this process's environment by `environment()`."""
     os.environ.clear()
     os.environ.update(environment())

@@ -1,9 +1,9 @@
-"""The desktop of a virtual machine of its own: `python -c "from arpo_guest.machine import main; main()"`, as its root.
+"""A virtual machine's root runs its desktop with `python -c "from arpo_guest.machine import main; main()"`.
 
-What the host does for a sandbox is done here by one more process: it starts process 1 of the desktop, has it boot, and
-hands it the connections that come to OSWorld's port. Other ports of the desktop need nobody: they are the machine's.
-Process 1 gets a process namespace of its own, so that another process can run commands apart from it (`apart`). A
-container that may make none has none, and runs all commands in the session.
+For a sandbox the host does this work. Here one more process starts process 1 of the desktop, lets it boot, and passes
+it the connections to OSWorld's port. The desktop's other ports are the machine's own and need no process. Process 1
+gets its own process namespace, so that another process can run commands apart from it (`apart`). A container that may
+not make one runs all commands in the session.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from . import layout, namespaces
 
 COMMAND_TIMEOUT_S = 120.0
 STEP_TIMEOUT_S = 240.0
-"""How long a part of the session may take, in a machine that is emulated on a busy host."""
+"""How long a part of the session may take, in an emulated machine on a busy host."""
 USER_ID = 1000
 PIDS = 4096
 _PR_SET_CHILD_SUBREAPER = 36
@@ -29,14 +29,14 @@ _SCREEN = re.compile(r"\barpo\.screen=(\d{3,4})x(\d{3,4})\b")
 
 
 def main() -> None:
-    """Boot the desktop with the screen that the kernel's command line says, and serve it until it ends."""
+    """Boot the desktop with the screen size of the kernel's command line, and serve it until it ends."""
     with open("/proc/cmdline") as words:
         said = _SCREEN.search(words.read())
     serve_desktop(*map(int, said.groups()) if said else (1920, 1080))
 
 
 def serve_desktop(width: int, height: int) -> None:
-    """Boot a desktop with a screen of so many pixels, and serve it until it ends."""
+    """Boot a desktop with a screen of this size in pixels, and serve it until it ends."""
     control, init_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connections, init_connections = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     commands, of_server = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -60,14 +60,14 @@ def serve_desktop(width: int, height: int) -> None:
 
 
 def _fork_below() -> tuple[int, bool]:
-    """`os.fork`, and whether the child is in a process namespace below ours."""
+    """Fork; return the child's id, and whether it is in a process namespace below ours."""
     with contextlib.closing(namespaces.ProcessNamespaces()) as below, contextlib.suppress(PermissionError):
         return below.fork(), True
     return os.fork(), False
 
 
 def _run_desktop(control: socket.socket, connections: socket.socket, of_server: socket.socket, is_below: bool) -> None:
-    """Process 1 of the desktop. Where it is not a namespace's, it asks for the orphans that it must collect."""
+    """Run process 1 of the desktop. It becomes a subreaper, to collect orphans even without its own namespace."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if is_below:
         namespaces.own_mounts()
@@ -103,11 +103,11 @@ def _become_user() -> None:
 def _expect(control: socket.socket, key: str) -> None:
     packet = control.recv(65536)
     if key not in json.loads(packet or b"{}"):
-        sys.exit(f"the desktop did not say {key!r}: {packet.decode()!r}")
+        sys.exit(f"the desktop did not send {key!r}, but {packet.decode()!r}")
 
 
 def _serve(control: socket.socket, connections: socket.socket) -> None:
-    """Hand every connection that comes to the desktop, until it ends. Nothing listened before: OSWorld polls for it."""
+    """Pass every connection to the desktop, until that ends. The port opens only now, since OSWorld polls for it."""
     listener = socket.create_server(("0.0.0.0", layout.SERVER_PORT), backlog=64)
     selector = selectors.DefaultSelector()
     selector.register(control, selectors.EVENT_READ)

@@ -1,4 +1,4 @@
-"""Requests and responses of the guest server."""
+"""This module has the requests and responses of the guest server."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from urllib.parse import parse_qs
 
 @dataclass(frozen=True)
 class Request:
-    """One request: its body as it came."""
+    """This is one request, with its body as it came."""
 
     content_type: str
     body: bytes = field(repr=False)
 
     def json(self) -> dict[str, Any]:
-        """The body as a JSON object.
+        """Return the body as a JSON object.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the body is no JSON object.
         """
         value = json.loads(self.body or b"{}")
         if not isinstance(value, dict):
@@ -29,13 +29,13 @@ class Request:
         return value
 
     def form(self) -> dict[str, bytes]:
-        """The fields of a form, url-encoded or multipart, by name."""
+        """Return the fields of a form, url-encoded or multipart, by name."""
         if self._header().get_content_type() == "multipart/form-data":
             return {_name_of(head): body for head, body in self._parts()}
         return {name: values[-1].encode() for name, values in parse_qs(self.body.decode()).items()}
 
     def files(self) -> list[tuple[str, str, bytes]]:
-        """File name, content type and bytes of each file of a multipart form."""
+        """Return the name, content type and bytes of each file of a multipart form."""
         named = [(head.get_filename(), head.get("Content-Type", ""), body) for head, body in self._parts()]
         return [(name, kind or "application/octet-stream", body) for name, kind, body in named if name]
 
@@ -50,7 +50,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """One answer: `body`, or as many bytes of `file` as it had when it was opened."""
+    """This is one answer: `body`, or the bytes that `file` had when it was opened."""
 
     status: int
     content_type: str
@@ -59,17 +59,17 @@ class Response:
 
     @classmethod
     def json(cls, value: Any, status: int = HTTPStatus.OK) -> Response:
-        """An answer in JSON."""
+        """Make an answer in JSON."""
         return cls(status, "application/json", json.dumps(value).encode())
 
     @classmethod
     def text(cls, value: str, status: int = HTTPStatus.OK) -> Response:
-        """An answer in plain text."""
+        """Make an answer in plain text."""
         return cls(status, "text/plain; charset=utf-8", value.encode(errors="replace"))
 
     @classmethod
     def error(cls, status: int, message: str) -> Response:
-        """An error in the fields that OSWorld's client reads."""
+        """Make an error in the fields that OSWorld's client reads."""
         return cls.json({"status": "error", "message": message, "error": message}, status)
 
 
@@ -81,7 +81,7 @@ def _name_of(head: Message) -> str:
 
 
 def _parts(body: bytes, boundary: bytes) -> list[tuple[Message, bytes]]:
-    """Headers and bytes of each part of a multipart body (RFC 2046: a delimiter belongs to the line end before it)."""
+    """Split a multipart body into headers and bytes (RFC 2046: the line end before a delimiter belongs to it)."""
     pieces = (b"\r\n" + body).split(b"\r\n--" + boundary)
     parts = []
     for piece in pieces[1:-1]:

@@ -1,4 +1,4 @@
-"""Namespaces for a forked process, by which it leaves its parent's mounts, network, processes and names."""
+"""With these namespaces a forked process leaves its parent's mounts, network, processes and names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def check(result: int, what: str) -> None:
-    """Raise the C library's error where a call's `result` says so.
+    """Raise the C library's error if a call's `result` is negative.
 
     Raises:
         OSError: with `what` in its message.
@@ -32,13 +32,13 @@ def check(result: int, what: str) -> None:
 
 
 class ProcessNamespaces:
-    """Gives each next child of this process a process namespace of its own, of which it is the first process."""
+    """This gives each forked child its own process namespace, in which it is the first process."""
 
     def __init__(self) -> None:
         self._own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
     def fork(self) -> int:
-        """`os.fork`, the child in a new process namespace: with it ends whatever it started.
+        """Fork a child into a new process namespace; when it ends, all that it started ends too.
 
         Raises:
             OSError: the kernel refuses.
@@ -53,14 +53,14 @@ class ProcessNamespaces:
         return pid
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Close its descriptor."""
         os.close(self._own)
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends, this one stopped or not.
+    """Let the kernel kill this process, even a stopped one, when its parent ends.
 
-    A change of user or of privileges undoes it, so it is for a process that changes neither.
+    A change of user or of privileges undoes this, so it is for a process that changes neither.
     """
     check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "death signal")
 
@@ -76,7 +76,7 @@ def leave_parents(more: int = 0) -> None:
 
 
 def own_mounts() -> None:
-    """Have mounts of one's own from now on.
+    """Give this process its own mounts from now on.
 
     Raises:
         OSError: the kernel refuses.
@@ -110,7 +110,7 @@ def open_loopback() -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
-    """`mount(2)`.
+    """Call `mount(2)`.
 
     Raises:
         OSError: the kernel refuses.
@@ -120,6 +120,6 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str |
 
 
 def show_read_only(source: str, target: str) -> None:
-    """Mount `source` over `target`, for reading."""
+    """Mount `source` over `target`, read-only."""
     mount(source, target, None, MS_BIND | MS_REC)
     mount("none", target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC)

@@ -1,4 +1,4 @@
-"""What a process gives up for good before it runs what it must not trust."""
+"""A process gives up these privileges for good before it runs untrusted programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import resource
 from .namespaces import check
 
 MAX_FILE = 512 << 20
-"""Bytes of a file: what the home folder holds. Counts for files with holes too, and for a command's output."""
+"""Most bytes of a file, as much as the home folder holds; also for files with holes, and for a command's output."""
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 22, 24, 38
 _FILTER_MODE, _INSTRUCTION_BYTES = 2, 8
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -23,20 +23,20 @@ class _SockFprog(ctypes.Structure):
 
 
 def die_first() -> None:
-    """When the machine's memory runs out, the kernel kills this, not the trainer. What root says nobody else unsays."""
+    """Let the kernel kill this process before the trainer when memory runs out; only root can undo what root sets."""
     with open("/proc/self/oom_score_adj", "w") as score:
         score.write("500")
 
 
 def gain_none() -> None:
-    """Let no program that this process becomes have more privileges than it has, as a setuid program would."""
+    """Forbid programs that this process becomes, such as setuid programs, to get more privileges than it has."""
     for number in range(_CAPABILITIES):  # of which it needs one itself, and goes without where it has not
         _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
     check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
 
 
 def become(user_id: int | None) -> None:
-    """Become the user `user_id` (None: stay who we are), without any capability.
+    """Become the user `user_id` (None: keep the user), without any capability.
 
     Raises:
         OSError: the kernel refuses.
@@ -45,18 +45,18 @@ def become(user_id: int | None) -> None:
         os.setgroups([])
         os.setresgid(user_id, user_id, user_id)
         os.setresuid(user_id, user_id, user_id)
-    # Every set of them; becoming another user leaves the inheritable one.
+    # Drop every set of capabilities; becoming another user keeps the inheritable one.
     nothing = (ctypes.c_uint32 * 6)()
     check(_libc.capset((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), nothing), "capset")
 
 
 def hide() -> None:
-    """Keep other programs of this user from attaching to this process and its forks. An exec undoes it."""
+    """Keep other programs of this user from attaching to this process and its forks. An exec undoes this."""
     check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "dumpable")
 
 
 def bound(pids: int, data_bytes: int | None) -> None:
-    """Let this user have `pids` processes and threads, and each of them `data_bytes` of memory of its own."""
+    """Limit this user to `pids` processes and threads, each with `data_bytes` of its own memory."""
     _limit(resource.RLIMIT_NPROC, pids)
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_FSIZE, MAX_FILE)
@@ -65,7 +65,7 @@ def bound(pids: int, data_bytes: int | None) -> None:
 
 
 def refuse_calls(code: bytes) -> None:
-    """Have the kernel apply a filter of system calls, see `seccomp.filter_program`."""
+    """Let the kernel apply a filter of system calls, see `seccomp.filter_program`."""
     buffer = ctypes.create_string_buffer(code)
     program = _SockFprog(len(code) // _INSTRUCTION_BYTES, ctypes.cast(buffer, ctypes.c_void_p))
     check(_libc.prctl(_PR_SET_SECCOMP, _FILTER_MODE, ctypes.byref(program), 0, 0), "seccomp")

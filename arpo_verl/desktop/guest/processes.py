@@ -1,4 +1,4 @@
-"""Programs of the user's session, started and run to their end."""
+"""This module starts programs of the user's session, and runs commands to their end."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from . import layout
 
 Command = str | list[str]
 MAX_OUTPUT = 8 << 20
-"""Bytes of a command's output that are returned; the most that it can write is a file's limit."""
+"""Most bytes of a command's output that we return; it can write as much as a file may hold."""
 
 
 class CommandTimeout(Exception):
-    """A command took longer than it may; it was killed."""
+    """A command took too long, so it was killed."""
 
 
 def run(
     command: Command, shell: bool, timeout_s: float, cwd: str | None = None, merge_errors: bool = False
 ) -> dict[str, Any]:
-    """Run a program to its end. A child that it leaves in the background does not keep us waiting.
+    """Run a program to its end, without waiting for children that it leaves in the background.
 
     `merge_errors` writes standard error into `output`, in the order in which it came.
 
     Raises:
-        CommandTimeout: it did not end in time, and was killed with its children.
-        OSError: it cannot be started.
+        CommandTimeout: the program did not end in time, so it was killed with its children.
+        OSError: the program cannot start.
     """
     with os.fdopen(os.memfd_create("output"), "w+b") as output, os.fdopen(os.memfd_create("error"), "w+b") as error:
         process = start(command, shell, cwd=cwd, stdout=output, stderr=output if merge_errors else error)
@@ -41,14 +41,14 @@ def run(
 
 
 def start(command: Command, shell: bool, **options: Any) -> subprocess.Popen[bytes]:
-    """Start a program in the user's session, as a terminal of its own would."""
+    """Start a program in the user's session, as its own terminal would."""
     options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": None, **options}
     options["cwd"] = options["cwd"] or layout.HOME
     return subprocess.Popen(command, shell=shell, stdin=subprocess.DEVNULL, start_new_session=True, **options)
 
 
 def text_of(file: IO[bytes]) -> str:
-    """What a command wrote to `file`, up to `MAX_OUTPUT`."""
+    """Return what a command wrote to `file`, up to `MAX_OUTPUT`."""
     file.seek(0)
     text = file.read(MAX_OUTPUT).decode(errors="replace")
     return f"{text}\n[cut after {MAX_OUTPUT} bytes]" if file.read(1) else text

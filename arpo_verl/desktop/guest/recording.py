@@ -1,4 +1,4 @@
-"""Video recording, which this guest does not offer."""
+"""This guest does not record video, and says so."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .messages import Request, Response
 
 
 def routes() -> dict[tuple[str, str], Callable[[Request], Response]]:
-    """The endpoints of this module: a clear refusal."""
+    """Return the endpoints of this module, which refuse clearly."""
     refusal = Response.error(
         HTTPStatus.NOT_IMPLEMENTED,
         "the embedded desktop records no video: the screenshots of a trajectory show each step",

@@ -1,7 +1,7 @@
-"""A reward program's run: after the policy's programs are dead, on what they left.
+"""A reward program runs on what the policy's programs left, after they are dead.
 
-Process 1 does it, which they cannot reach. They are killed all at once; then the mock web applications answer again,
-with the sessions that they had, and the program runs alone. It was never here before.
+Process 1, which they cannot reach, kills them all at once. Then the mock web applications answer again, with their old
+sessions, and the program runs alone. It was never in the desktop before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_HANDOFF = 4096
 
 
 def handoff_files() -> dict[str, bytes]:
-    """What the set-up left for the reward program: small files of `/tmp` whose name says that they hold a session."""
+    """Return what the set-up left for the reward program: small files of `/tmp` with `sid` in their name."""
     found = {}
     for entry in os.scandir(HANDOFF):
         if "sid" in entry.name and entry.is_file(follow_symlinks=False) and entry.stat().st_size <= MAX_HANDOFF:
@@ -33,10 +33,10 @@ def handoff_files() -> dict[str, bytes]:
 
 
 def make_room_for_logs() -> None:
-    """An empty folder for them, whatever lies in its place: a pipe of the policy's would hold up who writes to it.
+    """Make an empty folder for logs, whatever is in its place: writing to a pipe of the policy's would block.
 
     Raises:
-        OSError: there is no room, or it cannot be removed.
+        OSError: there is no room, or the old folder cannot be removed.
     """
     if os.path.isdir(layout.LOG_DIR) and not os.path.islink(layout.LOG_DIR):
         shutil.rmtree(layout.LOG_DIR)
@@ -46,10 +46,10 @@ def make_room_for_logs() -> None:
 
 
 def restore(files: Mapping[str, bytes]) -> None:
-    """Put them back as they were, whatever lies in their place.
+    """Put the files back as they were, whatever is in their place.
 
     Raises:
-        OSError: there is no room, or a folder that is not empty in the place of one.
+        OSError: there is no room, or a folder that is not empty is in a file's place.
     """
     for path, content in files.items():
         if os.path.isdir(path) and not os.path.islink(path):
@@ -62,15 +62,15 @@ def restore(files: Mapping[str, bytes]) -> None:
 
 
 def run(program: int, stdout: int, stderr: int, timeout_s: float, owner: int) -> dict[str, Any]:
-    """Run a Python program alone: isolated from the home's packages and settings.
+    """Run a Python program alone, isolated from the home's packages and settings.
 
     Args:
         program: descriptor of its source.
-        stdout, stderr: descriptors of what it says.
-        owner: descriptor of the host's channel, whose end ends the wait.
+        stdout, stderr: descriptors for its output.
+        owner: descriptor of the host's channel; when that ends, the wait ends.
 
     Returns:
-        `returncode`; None where it did not end in time, and was killed.
+        `returncode`; None if the program did not end in time and was killed.
     """
     settings = {name: f"/nonexistent/{name}" for name in layout.environment() if name.startswith("XDG_")}
     environment = {**layout.environment(), **settings, "PYTHONNOUSERSITE": "1"}
@@ -88,7 +88,7 @@ def run(program: int, stdout: int, stderr: int, timeout_s: float, owner: int) ->
         setsigdef=[signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT],
     )
     poller = select.poll()
-    poller.register(owner, 0)  # reports its end alone
+    poller.register(owner, 0)  # reports only its end
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and not poller.poll(POLL_MS):
         ended, status = os.waitpid(pid, os.WNOHANG)

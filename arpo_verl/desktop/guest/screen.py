@@ -1,4 +1,4 @@
-"""What the X server shows: screenshots with the pointer, the screen's size, the root's picture."""
+"""This module reads the screen, for screenshots with the pointer and its size, and paints the root window."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .framebuffer import Framebuffer
 from .messages import Request, Response
 
 COMPRESS_LEVEL = 1
-"""Of the PNG: a plain desktop shrinks 40-fold at level 1 already."""
+"""The PNG's level: at 1 a plain desktop already shrinks 40-fold."""
 
 
 class Screen:
-    """The display's connection of the guest server, and the X server's frame buffer, mapped."""
+    """This has the guest server's connection to the display, and the X server's mapped frame buffer."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # python-xlib's connection, and a consistent look at the buffer
@@ -34,7 +34,7 @@ class Screen:
         self._last: tuple[object, bytes] = None, b""
 
     def png(self) -> bytes:
-        """The screen with the pointer on it, RGB; the last file again while it shows the same."""
+        """Return the screen with the pointer, RGB; the same file again while nothing changes."""
         pixels, cursor = self._look()
         seen = pixels, cursor.cursor_serial, cursor.x, cursor.y
         last, file = self._last
@@ -64,7 +64,7 @@ class Screen:
         color, transparency = self._cursors[cursor.cursor_serial]
         left, top = cursor.x - cursor.xhot, cursor.y - cursor.yhot
         box = (left, top, left + cursor.width, top + cursor.height)
-        under = image.crop(box)  # black beyond the screen's edge, which paste leaves away again
+        under = image.crop(box)  # black beyond the screen's edge, which paste ignores
         image = image.copy() if image.readonly else image
         image.paste(ImageChops.add(color, ImageChops.multiply(under, transparency)), box[:2])
         return image
@@ -91,7 +91,7 @@ def _cursor_layers(cursor: Any) -> tuple[Image.Image, Image.Image]:
 
 
 def routes(screen: Screen) -> dict[tuple[str, str], Callable[[Request], Response]]:
-    """The endpoints of this module."""
+    """Return the endpoints of this module."""
 
     def screenshot(request: Request) -> Response:
         return Response(HTTPStatus.OK, "image/png", screen.png())

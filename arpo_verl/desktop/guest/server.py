@@ -1,4 +1,4 @@
-"""The guest server: OSWorld's HTTP protocol on connections that the host relays, a thread for each."""
+"""The guest server speaks OSWorld's HTTP protocol on connections that the host relays, with a thread for each."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def serve(
     command_timeout_s: float,
     ready: Callable[[], object],
 ) -> None:
-    """Answer every connection that comes as a file on `connections`, until it closes.
+    """Answer every connection that arrives as a file on `connections`, until that closes.
 
     Args:
         connections, process_1: see `init`.
-        first_process: see `apart`; None where nobody runs commands apart, and all are the session's.
+        first_process: see `apart`; None if all commands run in the session.
         command_timeout_s: see `commands.routes`.
-        ready: is called once.
+        ready: called once, when the server is ready.
     """
     pool = InterpreterPool(process_1)
     pool.warm_up()
@@ -59,7 +59,7 @@ def serve(
             connection = socket.socket(fileno=fd)
             try:
                 threading.Thread(target=target, args=(connection, detail), daemon=True).start()
-            except RuntimeError:  # the desktop's programs have taken every thread that there can be
+            except RuntimeError:  # the desktop's programs have used up all threads
                 connection.close()
 
 
@@ -103,15 +103,15 @@ class _GuestHandler(BaseHTTPRequestHandler):
         if file is not None:
             self.wfile.flush()
             with file:
-                # One that shrank meanwhile ends the connection early, which the client notices.
+                # If the file shrank meanwhile, the connection ends early, which the client notices.
                 self.close_connection = length > 0 and self.connection.sendfile(file, 0, length) < length
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: a line for every request of a long episode would fill the memory that holds the logs."""
+        """Log nothing: a line for every request of a long episode would fill the memory that holds the logs."""
 
 
 def _call(route: Route, request: Request) -> Response:
-    """The route's answer; an exception is a 500 with its text, as from OSWorld's server."""
+    """Return the route's answer; other exceptions become a 500 with their text, as OSWorld's server does."""
     try:
         return route(request)
     except (KeyError, TypeError, ValueError, json.JSONDecodeError) as error:

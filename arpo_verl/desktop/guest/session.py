@@ -1,4 +1,4 @@
-"""A user's session from nothing: home, X server, message bus, window manager."""
+"""This module starts a user's session from nothing: home, X server, message bus, window manager."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class BootError(Exception):
 
 
 def make_home() -> None:
-    """Fresh folders and settings."""
+    """Make fresh folders and settings."""
     for path in (layout.HOME, layout.RUNTIME_DIR, layout.FRAMEBUFFER_DIR, layout.LOG_DIR):
         os.makedirs(path, 0o700)
     os.mkdir("/tmp/.X11-unix")
@@ -43,13 +43,13 @@ def make_home() -> None:
 
 
 def start(width: int, height: int) -> Display:
-    """Start the X server, the message bus and the window manager. Returns a connection, for `await_ready`.
+    """Start the X server, the message bus and the window manager; return a connection for `await_ready`.
 
     Raises:
-        BootError: one did not come up; the message has its last words.
+        BootError: one did not start; the message has its last words.
     """
     x_ready = _start_x_server(width, height)
-    # What the bus starts, GNOME's terminal for one, says what it shows to those who ask by accessibility.
+    # Programs that the bus starts, such as GNOME's terminal, show their content through accessibility.
     bus = ["dbus-daemon", "--session", "--nofork", "--nopidfile", f"--address=unix:path={layout.BUS_SOCKET}"]
     children.spawn(bus, NO_AT_BRIDGE="0")
     await_line(x_ready, "Xvfb")
@@ -61,10 +61,10 @@ def start(width: int, height: int) -> Display:
 
 
 def await_ready(display: Display) -> None:
-    """Wait until each part of what `start` started works; other parts of a boot go on meanwhile.
+    """Wait until each part that `start` started works; other parts of a boot can run before this call.
 
     Raises:
-        BootError: one did not come up; the message has its last words.
+        BootError: one did not start; the message has its last words.
     """
     try:
         _await_window_manager(display)
@@ -74,9 +74,9 @@ def await_ready(display: Display) -> None:
 
 
 def _start_x_server(width: int, height: int) -> int:
-    """Start Xvfb; the file on which it says that it listens. Without GLX it takes 18 MB instead of 73.
+    """Start Xvfb; return the file on which it reports that it listens. Without GLX it takes 18 MB instead of 73.
 
-    It does not repeat a key that is held down, as on a busy machine any may be for half a second.
+    It does not repeat a key that is held down: on a busy machine any key may stay down for half a second.
     """
     ready, tell = os.pipe()
     command = ["Xvfb", layout.DISPLAY, "-screen", "0", f"{width}x{height}x24", "-dpi", "96", "-displayfd", str(tell)]
@@ -87,10 +87,10 @@ def _start_x_server(width: int, height: int) -> int:
 
 
 def await_line(fd: int, program: str) -> None:
-    """Wait until `program` has written a line on `fd`; it closes it by dying.
+    """Wait until `program` has written a line on `fd`, which closes if it dies.
 
     Raises:
-        BootError: it did not.
+        BootError: the line did not come.
     """
     poller = select.poll()
     poller.register(fd, select.POLLIN)
@@ -105,7 +105,7 @@ def await_line(fd: int, program: str) -> None:
 
 
 def _prepare_root(display: Display, width: int, height: int) -> None:
-    """A plain background, and the pointer in a corner, where it hovers over no window."""
+    """Paint a plain background, and move the pointer into a corner, where it hovers over no window."""
     root = display.screen().root
     root.change_attributes(background_pixel=BACKGROUND, event_mask=X.PropertyChangeMask)
     root.clear_area()
@@ -116,8 +116,8 @@ def _prepare_root(display: Display, width: int, height: int) -> None:
 def _await_window_manager(display: Display) -> None:
     """Wait until openbox answers.
 
-    It announces itself before it looks at events, and one that comes in between lies unread until the next: a program's
-    first window did not show. So it is asked about a window that is never shown, until it answers.
+    It announces itself before it looks at events. One that comes in between stays unread until the next, so a program's
+    first window did not show. So we ask it about a window that is never shown, until it answers.
     """
     root = display.screen().root
     probe = root.create_window(0, 0, 1, 1, 0, X.CopyFromParent, event_mask=X.PropertyChangeMask)

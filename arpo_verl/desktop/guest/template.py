@@ -1,12 +1,12 @@
-"""The template that sandboxes are forked from: a Python with all that a desktop needs imported.
+"""Sandboxes are forked from this template: a Python with all imports that a desktop needs.
 
 It is the first process of a bubblewrap that shows the system read-only. No program of a desktop runs beside it or can
-reach it: each sandbox is a fork with namespaces of its own, which it enters, without any privilege, before it starts
-anything. So a new sandbox costs two forks instead of a Python's start. The kernel ends all of them with the template.
+reach it: each sandbox is a fork, which enters its own namespaces without any privilege before it starts anything. So a
+new sandbox costs two forks instead of a Python's start. The kernel ends all of them with the template.
 
-The host speaks to it by packets. Each brings three files: the two channels of a sandbox and its log. The answer is the
-sandbox's first process, as a descriptor. That waits on its own channel until it hears what it may be. Then it forks
-process 1 of the desktop, in a process namespace below its own, and stays to run commands apart from it (`apart`).
+The host sends it packets. Each brings three files: the two channels of a sandbox and its log. The answer is a
+descriptor of the sandbox's first process. That process waits on its own channel for its settings. Then it forks process
+1 of the desktop, in a process namespace below its own, and stays to run commands apart from it (`apart`).
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from .namespaces import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_REC, mount, 
 
 _MAX_PACKET = 65536
 _UNUSED_PROC = ("sys", "sysrq-trigger", "irq", "bus")
-"""What of `/proc` shows or sets things of the whole machine: for reading alone."""
+"""Parts of `/proc` that show or set things of the whole machine: we make them read-only."""
 
 
 @dataclass(frozen=True)
 class Walls:
-    """What every sandbox of a template has, as `sandbox.walls` on the host says it."""
+    """Every sandbox of a template has these walls, which `desktop/sandbox.py` on the host sets."""
 
     memory: dict[str, str]
-    """Folders that may be written to, and the options of their file systems."""
+    """Writable folders, and the options of their file systems."""
     visible: list[str]
-    """Folders and links below those that are shown all the same."""
+    """Folders and links below those that stay visible."""
     terminals: str
-    """Options of their file system."""
+    """Options of the terminals' file system."""
     system_v: dict[str, str]
-    """Bounds of System V objects, by the kernel's names."""
+    """Limits of System V objects, by the kernel's names."""
     user_id: int | None
-    """The user in a user namespace of each sandbox's own; None where each gets a user of the machine."""
+    """The user in each sandbox's own user namespace; None if each gets a user of the machine."""
     seccomp: str
-    """The filter of system calls, in hexadecimal; empty where there is none."""
+    """The filter of system calls, in hexadecimal; empty if there is none."""
 
 
 def main(control_fd: int, walls: dict[str, Any]) -> None:
@@ -106,7 +106,7 @@ def _collect_dead(wakeup: int) -> None:
 
 
 def _become_first_process(fds: list[int], walls: Walls) -> None:
-    """In the fork: leave the template for good, and run."""
+    """Leave the template for good, in the fork, and run."""
     signal.set_wakeup_fd(-1)
     os.setsid()
     control, connections, log = (os.dup(fd) for fd in fds)
@@ -130,9 +130,9 @@ def _enter(
     data_bytes: int | None,
     files: dict[str, str],
 ) -> None:
-    """Enter namespaces, memory and users of its own, become two processes without privilege, and run."""
+    """Enter its own namespaces, memory and users, become two processes without privileges, and run."""
     if (user_id is None) == (walls.user_id is None):
-        raise RuntimeError("a desktop has a user of the machine's or one of its own namespace, and never root")
+        raise RuntimeError("a desktop needs a user of the machine or one of its own namespace, and never root")
     privileges.die_first()
     namespaces.leave_parents(namespaces.CLONE_NEWCGROUP if os.path.exists("/proc/self/ns/cgroup") else 0)
     _mount_memory(walls)
@@ -182,7 +182,7 @@ def _lose_privileges(walls: Walls, user_id: int | None, pids: int, data_bytes: i
 
 
 def _mount_memory(walls: Walls) -> None:
-    """Memory to write to; what is visible below it stays so."""
+    """Mount memory to write to; visible folders below it stay visible."""
     links = {path: os.readlink(path) for path in walls.visible if os.path.islink(path)}
     shown = {path: os.open(path, os.O_PATH) for path in walls.visible if path not in links and os.path.exists(path)}
     for path, options in walls.memory.items():
@@ -197,7 +197,7 @@ def _mount_memory(walls: Walls) -> None:
 
 
 def _show_file(path: str, content: str) -> None:
-    """Show a file of these words, in the place of what is there; nothing else leads to it."""
+    """Show a file with this content instead of the file at `path`; no other path leads to it."""
     made = "/run/own"
     with open(made, "w") as file:
         file.write(content)

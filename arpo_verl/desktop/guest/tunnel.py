@@ -1,4 +1,4 @@
-"""A relayed connection to a port that a program of the desktop listens on, such as Chrome's DevTools."""
+"""A tunnel connects the host to a port of a program in the desktop, such as Chrome's DevTools."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 def connect(connection: socket.socket, port: int) -> None:
-    """Join `connection` with the guest's own loopback `port`; close it where nothing listens there."""
+    """Join `connection` with the guest's own loopback `port`; close it if nothing listens there."""
     with connection:
         try:
             program = socket.create_connection(("127.0.0.1", port), CONNECT_TIMEOUT_S)

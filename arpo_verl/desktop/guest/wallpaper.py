@@ -1,6 +1,6 @@
-"""The wallpaper: a picture on the root window, named where GNOME's programs and OSWorld's evaluators look for it.
+"""The wallpaper is a picture on the root window; its setting is where GNOME's programs and OSWorld's evaluators look.
 
-A session with GNOME Shell would also repaint when another program changes that setting; this one only reports it.
+GNOME Shell would also repaint when another program changes that setting; this session only reports it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SETTING = ("org.gnome.desktop.background", "picture-uri")
 
 
 def routes(screen: Screen) -> dict[tuple[str, str], Callable[[Request], Response]]:
-    """The endpoints of this module."""
+    """Return the endpoints of this module."""
     painted: list[str] = []
 
     def wallpaper(request: Request) -> Response:
@@ -35,7 +35,7 @@ def routes(screen: Screen) -> dict[tuple[str, str], Callable[[Request], Response
         path = files.path_of(request.json()["path"])
         screen.paint_root(Image.open(path))
         painted.append(path)
-        # Fails where GNOME's schemas are not installed; then nothing can ask for the setting either.
+        # This fails if GNOME's schemas are not installed; then nothing can ask for the setting either.
         subprocess.run(["gsettings", "set", *SETTING, Path(path).as_uri()], capture_output=True)
         return Response.text("Wallpaper changed successfully")
 
@@ -43,7 +43,7 @@ def routes(screen: Screen) -> dict[tuple[str, str], Callable[[Request], Response
 
 
 def _setting() -> str | None:
-    """The file that the user's setting names, if there is one. The default's is not installed."""
+    """Return the file that the user's setting names, if it exists; the default's is not installed."""
     answer = subprocess.run(["gsettings", "get", *SETTING], capture_output=True, text=True)
     path = unquote(urlsplit(answer.stdout.strip().strip("'")).path)
     return path if os.path.isfile(path) else None

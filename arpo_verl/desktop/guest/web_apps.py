@@ -1,8 +1,8 @@
-"""Mock web applications on the desktop's loopback: their built files, and the state API of CUA-Gym-Hub.
+"""This serves mock web applications on the desktop's loopback: their built files, and CUA-Gym-Hub's state API.
 
-All of it lies in the memory of one process: a fork of process 1, which the desktop's other programs can neither trace
-nor look into. Its sessions are written after each change into memory that process 1 shares, so that the last state is
-known however the process ends. Once sealed, what the set-up put there as initial can no longer be changed.
+Everything is in the memory of one process: a fork of process 1, which the desktop's other programs can neither trace
+nor read. After each change it writes its sessions into memory that process 1 shares, so that the last state is known
+however the process ends. After sealing, nobody can change the set-up's initial state.
 
 Source of the API: https://github.com/xlang-ai/CUA-Gym-Hub, README, "State API".
 """
@@ -27,19 +27,19 @@ from .messages import Request, Response
 
 MAX_BODY = 16 << 20
 MAX_STATE = 32 << 20
-"""Bytes of all sessions together, as JSON."""
+"""Most bytes of all sessions together, as JSON."""
 MAX_UPLOADS = 64 << 20
 MAX_SESSIONS = 64
 _LENGTH = struct.Struct(">Q")
 _SID = re.compile(r"[^a-zA-Z0-9_-]")
 
 Sessions = dict[str, dict[str, Any]]
-"""By session: `initial` and `current`, JSON values."""
+"""For each session its `initial` and `current` state, as JSON values."""
 
 
 @dataclass(frozen=True)
 class App:
-    """One application: where it listens, and its files by path."""
+    """This is one application: its port, and its files by path."""
 
     name: str
     port: int
@@ -47,7 +47,7 @@ class App:
 
 
 def unpack(content: bytes) -> list[App]:
-    """What `desktop/web_apps.py: pack` of the host made."""
+    """Unpack what the host's `desktop/web_apps.py: pack` made."""
     (length,) = _LENGTH.unpack_from(content)
     body = _LENGTH.size + length
     index = json.loads(content[_LENGTH.size : body])
@@ -58,9 +58,9 @@ def unpack(content: bytes) -> list[App]:
 
 
 class SharedState:
-    """Bytes that a fork writes and process 1 reads, whole or not at all, in files that nobody else has open.
+    """A fork writes these bytes and process 1 reads them, whole or not at all, in files that nobody else has open.
 
-    Two hold content, one of them valid; the third says which, and whether the set-up is over.
+    Two files hold content, one of them valid; the third says which, and whether the set-up is over.
     """
 
     def __init__(self) -> None:
@@ -68,20 +68,20 @@ class SharedState:
         os.pwrite(self.files[2], bytes(2), 0)
 
     def write(self, content: bytes) -> None:
-        """In one process alone."""
+        """Write the state; only one process may do this."""
         number = 1 - self._flag(0)
         os.ftruncate(self.files[number], 0)
         os.pwrite(self.files[number], _LENGTH.pack(len(content)) + content, 0)
         os.pwrite(self.files[2], bytes([number]), 0)
 
     def read(self) -> bytes:
-        """The last that was written; empty where nothing was."""
+        """Return the last written state; empty if there is none."""
         file = self.files[self._flag(0)]
         head = os.pread(file, _LENGTH.size, 0)
         return os.pread(file, _LENGTH.unpack(head)[0], _LENGTH.size) if len(head) == _LENGTH.size else b""
 
     def seal(self) -> None:
-        """From now on the initial states stay."""
+        """Fix the initial states from now on."""
         os.pwrite(self.files[2], b"\1", 1)
 
     @property
@@ -89,7 +89,7 @@ class SharedState:
         return self._flag(1) == 1
 
     def close(self) -> None:
-        """Forget it."""
+        """Close the files."""
         for file in self.files:
             os.close(file)
 
@@ -98,11 +98,11 @@ class SharedState:
 
 
 class _Refused(Exception):
-    """A request that is not answered with what it asks for; the message is for its sender."""
+    """We refuse a request; the message is for its sender."""
 
 
 class _Store:
-    """The sessions of all applications."""
+    """This holds the sessions of all applications."""
 
     def __init__(self, shared: SharedState):
         self._shared = shared
@@ -121,7 +121,7 @@ class _Store:
             mine = sessions.setdefault(app, {})
             now = mine.get(sid)
             if self._shared.is_sealed and now is not None and action != "set_current":
-                raise _Refused(f"the action {action!r} is the set-up's alone")
+                raise _Refused(f"only the set-up may use the action {action!r}")
             if payload.get("merge") and now is not None:
                 state = _merged(now["current"], state)
             if action == "set":
@@ -147,7 +147,7 @@ def _merged(old: Any, new: Any) -> Any:
 
 
 def difference(old: Any, new: Any, path: str = "") -> dict[str, Any]:
-    """`{"a.b": {"old": ..., "new": ...}}` for each value that differs; a list is one value."""
+    """Return `{"a.b": {"old": ..., "new": ...}}` for each value that differs; a list is one value."""
     found: dict[str, Any] = {}
     for key in {**old, **new}:
         before, after = old.get(key), new.get(key)
@@ -160,10 +160,10 @@ def difference(old: Any, new: Any, path: str = "") -> dict[str, Any]:
 
 
 def serve(apps: list[App], shared: SharedState, ready: Callable[[], object], read_only: bool = False) -> None:
-    """Serve the applications from where `shared` left off, for ever. `ready` is called once they listen.
+    """Serve the applications for ever, starting from the state in `shared`; call `ready` once they listen.
 
     Args:
-        read_only: answer nothing but questions, as when a reward program runs.
+        read_only: accept no changes, as while a reward program runs.
     """
     store = _Store(shared)
     uploads = _Uploads()
@@ -179,7 +179,7 @@ def serve(apps: list[App], shared: SharedState, ready: Callable[[], object], rea
 
 
 class _Uploads:
-    """Files that pages and the set-up upload, by application, session and name."""
+    """These are the files that pages and the set-up upload, by application, session and name."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -261,7 +261,7 @@ class _AppHandler(BaseHTTPRequestHandler):
                 return Response.text("Not found", HTTPStatus.NOT_FOUND)
             return Response(HTTPStatus.OK, found[0], found[1])
         name = unquote(path).lstrip("/") or "index.html"
-        if name not in app.files:  # a route of the page's own, unless it asks for a file
+        if name not in app.files:  # a route inside the page, unless it asks for a file
             if "." in name.rpartition("/")[2]:
                 return Response.text("Not found", HTTPStatus.NOT_FOUND)
             name = "index.html"
@@ -285,4 +285,4 @@ class _AppHandler(BaseHTTPRequestHandler):
         return Response.text("Not found", HTTPStatus.NOT_FOUND)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the memory that holds the logs is small."""
+        """Log nothing: the memory that holds the logs is small."""

@@ -1,4 +1,4 @@
-"""Windows: found, activated, closed, measured; files opened and their windows awaited."""
+"""This module finds, activates, closes and measures windows, and opens files and waits for their windows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOOK_INTERVAL_S = 0.1
 
 
 def routes(screen: Screen) -> dict[tuple[str, str], Callable[[Request], Response]]:
-    """The endpoints of this module."""
+    """Return the endpoints of this module."""
     return {
         ("POST", "/setup/open_file"): open_file,
         ("POST", "/setup/activate_window"): lambda request: _wmctrl(request, "a", "Window activated successfully"),
@@ -32,18 +32,18 @@ def routes(screen: Screen) -> dict[tuple[str, str], Callable[[Request], Response
 
 
 def titles() -> list[tuple[str, str]]:
-    """Id and line of `wmctrl -l` of each window, the oldest first."""
+    """Return each window's id and its line of `wmctrl -l`, the oldest first."""
     listing = subprocess.run(["wmctrl", "-l"], capture_output=True, text=True, errors="replace")
     return [(line.split()[0], line) for line in listing.stdout.splitlines() if line.strip()]
 
 
 def exists(title: str) -> bool:
-    """Whether a window's title contains `title`, in whatever case."""
+    """Return whether a window's title contains `title`, in any case."""
     return any(title.lower() in line.lower() for _, line in titles())
 
 
 def open_file(request: Request) -> Response:
-    """Open a file by the program for its type, or start a program; answer once the window is there."""
+    """Open a file with the program for its type, or start a program; answer when its window is there."""
     path = request.json()["path"]
     full = files.path_of(path)
     if os.path.exists(full):
@@ -57,7 +57,7 @@ def open_file(request: Request) -> Response:
     while time.monotonic() < deadline:
         if any(_activated(window, line, name) for window, line in titles()):
             return Response.text("File opened and window activated successfully")
-        if opener.poll():  # it ended and says that it failed: OSWorld's server would wait for half an hour
+        if opener.poll():  # it failed: OSWorld's server would wait for half an hour
             message = f"{' '.join(command)} ended with status {opener.returncode}: no program for this file?"
             return Response.text(message, HTTPStatus.INTERNAL_SERVER_ERROR)
         time.sleep(LOOK_INTERVAL_S)
@@ -80,12 +80,12 @@ def _wmctrl(request: Request, action: str, done: str) -> Response:
 
 
 def _shown(title: str) -> str:
-    """What a title says here: Debian's Chromium writes its own name where tasks look for Google Chrome's."""
+    """Return a title as it is here: Debian's Chromium shows its own name where tasks look for Google Chrome's."""
     return title if exists(title) else title.replace("Google Chrome", "Chromium")
 
 
 def _window_size(screen: Screen, request: Request) -> Response:
-    """The size of the first window whose class contains `app_class_name`."""
+    """Answer with the size of the first window whose class contains `app_class_name`."""
     wanted = request.form()["app_class_name"].decode()
     with screen.lock:
         atom = screen.display.intern_atom("_NET_CLIENT_LIST")

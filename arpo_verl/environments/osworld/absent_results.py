@@ -1,8 +1,8 @@
-"""What the guest says is not there, the policy did not make: a metric that cannot take that scores it 0.
+"""A result that the policy did not make scores 0, even if a metric cannot handle its absence.
 
-Several getters and metrics raise where a file is missing, and the benchmark's own runner then appends no score. Here an
-evaluator that raises is a fault, retried and never scored, unless the guest itself, alive, answered that the result's
-file or program is not there.
+Several getters and metrics raise if a file is missing, and the benchmark's own runner then appends no score. For us an
+evaluator that raises is a fault: we retry it and never score it. The exception is a guest that is alive and answers
+that the result's file or program is not there.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Metric = Callable[..., Any]
 
 
 class AbsentResultError(BaseException):
-    """A postconfig step met what the policy removed: the guest, alive, says that it is not there.
+    """A postconfig step needed something that the policy removed: the guest is alive and says that it is not there.
 
-    The client wraps each `Exception` of a step in one of its own.
+    It is no `Exception`, since the client wraps each `Exception` of a step in one of its own.
     """
 
 
 def score_absent_results(client: Any) -> None:
-    """Wrap the result getters and the metrics of the task that `client`, a `DesktopEnv`, was given."""
+    """Wrap the result getters and the metrics of the current task of `client`, a `DesktopEnv`."""
     getter, metric = client.result_getter, client.metric
     if isinstance(metric, list):
         pairs = [_pair(client, *one) for one in zip(getter, metric, strict=True)]
@@ -39,7 +39,7 @@ def score_absent_results(client: Any) -> None:
 
 
 class Absence:
-    """From its making on, what the guest says is not there.
+    """This object notes what the guest, from now on, says is not there.
 
     Args:
         address: `host:port` of the guest's server.
@@ -50,11 +50,11 @@ class Absence:
         self._exchanges, self._page_calls = len(exchanges()), len(page_calls())
 
     def is_told(self) -> bool:
-        """Whether the guest answered, in good health, that something that it was asked for is not there.
+        """Return whether the guest answered, in good health, that something that was requested is not there.
 
-        Either it has no such file (404, or 500 with the system's words for it) or none that anybody could use (one
-        larger than may be fetched), or a program beside its server does not listen or refuses: VLC or the browser,
-        closed or set otherwise. A reply that never came, or that reports trouble inside, says nothing.
+        It may have no such file (404, or 500 with the system's words for it), or one larger than may be fetched. Or a
+        program beside its server, VLC or the browser, does not listen or refuses, because it is closed or has other
+        settings. A reply that never came, or that reports trouble inside, proves nothing.
         """
         host = self._address.rpartition(":")[0]
         exchanged = latest(exchanges()[self._exchanges :])
@@ -96,14 +96,14 @@ def _pair(client: Any, getter: Getter | None, metric: Metric) -> tuple[Getter | 
     @functools.wraps(metric)
     def measure(state: Any, *expected: Any, **options: Any) -> Any:
         if absent and expected and _is_nothing(state) and _is_nothing(expected[0]):
-            return 0.0  # both were on the desktop, and removed: several metrics find nothing like nothing
+            return 0.0  # both were removed from the desktop: several metrics find two absent files equal
         try:
             score = metric(state, *expected, **options)
         except Exception as error:
             if absent and classify(error) is None:
                 return 0.0
             raise
-        if client.metric_conj == "or" and score == 1:  # this check decides, whatever went wrong in those before it
+        if client.metric_conj == "or" and score == 1:  # this check decides, whatever failed in those before it
             for log, length in zip(_logs(client), begin, strict=True):
                 del log[:length]
         return score

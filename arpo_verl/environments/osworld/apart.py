@@ -1,12 +1,12 @@
-"""Which of an evaluator's commands run apart from the desktop's session, and which stay the session's.
+"""This module decides which of an evaluator's commands run apart from the desktop's session.
 
-A command of the session is a process of the policy's own user: another program of the policy's can write to its output
-through `/proc`. So our guest server has a command run elsewhere (`desktop/guest/apart.py`), if that can change nothing
-about its answer. We mark such a command, and OSWorld's own server ignores the mark.
+A command of the session is a process of the policy's own user, so another program of the policy's can write to its
+output through `/proc`. Our guest server therefore runs a command elsewhere (`desktop/guest/apart.py`), if that cannot
+change its answer. We mark such a command, and OSWorld's own server ignores the mark.
 
-The rule is a list of what is known: a command is marked where all of its programs are in `PROGRAMS` or `WITH_OPTION`,
-and all of its syntax is understood here. These programs read files, settings and the X server, and run nothing that
-the user of the desktop may have put there. Everything else stays the session's.
+We mark only what we know: all of the command's programs are in `PROGRAMS` or `WITH_OPTION`, and we understand all of
+its syntax. These programs read files, settings and the X server, and run nothing that the desktop's user may have put
+there. Everything else runs in the session.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHELLS = frozenset({"bash", "sh"})
 _FOLDERS = ("", "/bin", "/usr/bin")
 _FIND_ACTIONS = ("-delete", "-exec", "-fls", "-fprint", "-ok")
 _ELSEWHERE = ("/proc", "/dev/")
-"""Differ there."""
+"""These folders differ between the session and the other place."""
 _BEFORE_COMMAND = frozenset({"!", "do", "done", "elif", "else", "fi", "if", "then", "until", "while", "{", "}"})
 
 _SUBSTITUTION = re.compile(r"\$\(([^()]*)\)")
@@ -44,7 +44,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _VARIABLE = re.compile(r"[a-z_]+=")
-"""One of the command's own: those that mean something to programs are in capitals."""
+"""A variable of the command's own: variables that programs read are in capitals."""
 
 
 class _State(threading.local):
@@ -56,7 +56,7 @@ _state = _State()
 
 @contextlib.contextmanager
 def commands_apart() -> Iterator[None]:
-    """Within, mark what this thread's client asks a guest to run: the policy has been at work there."""
+    """Mark the commands that this thread's client sends to a guest in this block, after the policy has worked there."""
     _state.evaluates = True
     try:
         yield
@@ -65,7 +65,7 @@ def commands_apart() -> Iterator[None]:
 
 
 def marked(path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """A request's `json` and `data` of `requests`, with the mark where its command runs apart."""
+    """Return a request's `json` and `data` of `requests`, with the mark if its command runs apart."""
     if not _state.evaluates or path not in PATHS:
         return body
     try:
@@ -79,7 +79,7 @@ def marked(path: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def runs_apart(command: Any, shell: Any = False) -> bool:
-    """Whether a command, as a task file gives it, is known to need nothing of the session."""
+    """Return whether a command of a task file certainly needs nothing from the session."""
     if isinstance(command, str):
         return bool(shell) and _line_runs_apart(command)
     if shell or not command or not isinstance(command, list) or not all(isinstance(word, str) for word in command):
@@ -101,7 +101,7 @@ def _line_runs_apart(line: str) -> bool:
 
 
 def _commands(line: str) -> list[list[str]] | None:
-    """The words of each command of a line, quotes included; None where its syntax is not understood."""
+    """Return the words of each command of a line, quotes included; None if we do not understand its syntax."""
     commands: list[list[str]] = [[]]
     at, is_file = 0, False
     while at < len(line):

@@ -1,7 +1,7 @@
-"""The set-up steps of tasks that bring their own programs, for OSWorld's `SetupController`.
+"""These set-up steps of OSWorld's `SetupController` are for tasks that bring their own programs.
 
-In OSWorld's format, with a few steps more, and `reward_program` in the place of a metric. All of a bundle's code runs
-in the embedded desktop, none on this side.
+The format is OSWorld's, with a few more steps, and `reward_program` in place of a metric. All code of such a task runs
+in the embedded desktop, none in our process.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from arpo_verl.environments.osworld.guest_http import ask
 from arpo_verl.errors import DesktopSetupError
 
 REWARD_PROGRAM = "reward_program"
-"""Name of the metric, and of its getter, whose `program` is the source."""
+"""The name of the metric and of its getter; the getter's `program` is the source."""
 STEPS = ("web_apps", "bundle_files", "bundle_command", "bundle_end")
 PROGRAM_TIMEOUT_S = 180.0
-"""As CUA-Gym's own runner gives a set-up and a reward program."""
+"""The time-out of a set-up or reward program, as in CUA-Gym's own runner."""
 MAX_SAID = 2000
-"""Characters of what a program said that an error or a record repeats."""
+"""Characters of a program's output that an error or a record repeats."""
 
 
 def is_bundle(spec: Mapping[str, Any]) -> bool:
-    """Whether a task is evaluated by a program of its own."""
+    """Return whether a task brings its own program as its evaluator."""
     evaluator = spec.get("evaluator")
     return isinstance(evaluator, Mapping) and evaluator.get("func") == REWARD_PROGRAM
 
 
 class BundleSteps:
-    """The set-up steps, for OSWorld's `SetupController`, which calls `_NAME_setup` with a step's parameters."""
+    """OSWorld's `SetupController` inherits these steps and calls `_NAME_setup` with a step's parameters."""
 
     http_server: str
     provider: Any = None
-    """Of the desktop: only the embedded one has a way to process 1."""
+    """The desktop's provider: only the embedded one has a way to process 1."""
 
     def _web_apps_setup(self, apps: Mapping[str, Mapping[str, Any]]) -> None:
         """Serve mock web applications on the desktop's loopback: `{name: {folder, port}}`."""
@@ -52,7 +52,7 @@ class BundleSteps:
                 raise DesktopSetupError(f"the guest did not take {file['path']}: {response.text[:500]}")
 
     def _bundle_command_setup(self, command: str | list[str], shell: bool = False) -> None:
-        """Run set-up code to its end; one that fails has made no task."""
+        """Run set-up code to its end; if it fails, there is no task."""
         asked = {"command": command, "shell": shell}
         response = ask("POST", f"{self.http_server}/setup/execute", json=asked, timeout=PROGRAM_TIMEOUT_S)
         done = response.json() if response.status_code == 200 else {"error": response.text}
@@ -61,7 +61,7 @@ class BundleSteps:
             raise DesktopSetupError(f"the set-up program {command!r} failed: {said}")
 
     def _bundle_end_setup(self, remove: list[str]) -> None:
-        """The set-up's own programs go; what it gave the applications as initial stays as it is."""
+        """Remove the set-up's own programs, and seal the applications' initial state."""
         if remove:
             self._bundle_command_setup(["rm", "-f", *remove])
         _embedded(self.provider).seal()

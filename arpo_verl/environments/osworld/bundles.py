@@ -1,7 +1,7 @@
-"""The verdict of a task that brings its own reward program.
+"""This module gives the verdict of a task that brings its own reward program.
 
-The program runs in the embedded desktop. Its reward comes back as text, and is read as data: docs/suites.md says what
-stands between it and the policy.
+The program runs in the embedded desktop. It prints its reward, and we read that text as data: docs/suites.md says what
+protects it from the policy.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from arpo_verl.errors import DesktopBootError, DesktopLostError, EvaluatorError
 from arpo_verl.types import Evaluation, MetricCall
 
 FULL = 1.0 - 1e-6
-"""From here on a reward is a success: programs add up shares such as 0.1."""
+"""A reward from here on is a success: programs add up shares such as 0.1."""
 _REWARD = re.compile(r"^[ \t]*REWARD:[ \t]*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)", re.MULTILINE)
 
 
 def evaluate_bundle(client: Client, name: str, config: EnvironmentConfig) -> Evaluation:
-    """The verdict of the reward program of the task that `client` was given. The desktop's programs end with it.
+    """Run the reward program of the client's current task and return its verdict. It ends the desktop's programs.
 
-    A success is the full reward; the reward itself is the share.
+    Only the full reward is a success; the reward itself is the share.
 
     Args:
         name: the desktop's, for messages.
 
     Raises:
         DesktopLostError: the desktop died.
-        EvaluatorError: the program said no reward.
+        EvaluatorError: the program printed no reward.
     """
     if client.action_history[-1:] == ["FAIL"]:
         return Evaluation(0.0, share=0.0)
@@ -60,15 +60,15 @@ def evaluate_bundle(client: Client, name: str, config: EnvironmentConfig) -> Eva
 
 
 def read_reward(said: str) -> float:
-    """The reward that a program printed, `REWARD: 0.5` on a line of its own.
+    """Return the reward that a program printed, as a line `REWARD: 0.5`.
 
-    The least where there are several: a program may also print what the policy wrote somewhere.
+    Of several it takes the least, since a program may also print what the policy wrote somewhere.
 
     Raises:
-        EvaluatorError: there is none, one is no number from 0 to 1, or it said more than is read.
+        EvaluatorError: there is none, one is no number from 0 to 1, or the output is longer than `MAX_OUTPUT`.
     """
     if len(said.encode(errors="replace")) > MAX_OUTPUT:
-        raise EvaluatorError(f"the reward program said more than {MAX_OUTPUT} bytes")
+        raise EvaluatorError(f"the reward program printed more than {MAX_OUTPUT} bytes")
     rewards = []
     for text in _REWARD.findall(said):
         try:

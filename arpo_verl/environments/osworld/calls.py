@@ -1,8 +1,8 @@
-"""Which call of the OSWorld client's asks the guest.
+"""This module counts the OSWorld client's calls, to know which call sent a request to the guest.
 
-A getter, a set-up step or a method of the controller sends a lost request again itself, in a loop; where that fails, it
+A getter, a set-up step or a method of the controller repeats a lost request itself, in a loop. If that fails, it
 returns nothing and nobody calls it again. So the same request from the same call is a retry. From another call it is
-another question, and its answer does not make up for the one that was lost.
+another question, and its answer does not replace the lost one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 
 class Call(NamedTuple):
-    """One call of a function of the client's, the innermost at its time."""
+    """This is one call of a function of the client's, the innermost at its time."""
 
     number: int
-    """Counts up in each thread; 0 outside of any."""
+    """Counts the calls of a thread from 1; 0 outside of any call."""
     function: str
 
 
@@ -33,12 +33,12 @@ _thread = _Thread()
 
 
 def current_call() -> Call:
-    """The call that this thread is in."""
+    """Return the call that this thread is in."""
     return _thread.call
 
 
 def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, each call of which is a `Call`."""
+    """Wrap a function so that each of its calls is a `Call`."""
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
@@ -52,7 +52,7 @@ def counted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def count_calls(owner: Any, package: str) -> None:
-    """Count the calls of each function of `package` that a module or a class has under some name."""
+    """Count the calls of each function of `package` that the module or class `owner` has."""
     for name, value in list(vars(owner).items()):
         if inspect.isfunction(value) and value.__module__.startswith(package) and not name.startswith("__"):
             setattr(owner, name, counted(value))

@@ -1,7 +1,6 @@
-"""The unmodified OSWorld client, imported lean and made to say aloud what it would only log.
+"""This module imports the unmodified OSWorld client without heavy packages, and raises what the client only logs.
 
-Importing this module imports `desktop_env`: seconds and 200 MB. Only `environment.py` beside it
-does, in workers.
+Importing it imports `desktop_env`, which takes seconds and 200 MB. Only `environment.py` does that, in workers.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from arpo_verl.errors import DesktopBootError, DesktopSetupError, MissingDepende
 
 logger = logging.getLogger(__name__)
 
-# What matters of what the client logs is raised, with the guest's words. Who sets a level beforehand keeps it.
+# We raise the failures that the client logs, with the guest's words, so its log is off. A level set before stays.
 _client_logger = logging.getLogger("desktopenv")
 if _client_logger.level == logging.NOTSET:
     _client_logger.setLevel(logging.CRITICAL)
-# At import it complains that there is no file of proxies, which only tasks with a proxy need.
+# At import it complains about a missing file of proxies, which only tasks with a proxy need.
 _proxy_logger = logging.getLogger("desktopenv.providers.aws.ProxyPool")
 _proxy_logger.addFilter(_nothing := lambda record: False)
 
@@ -58,7 +57,7 @@ _environment_lock = threading.Lock()
 
 
 class Controller(PythonController):
-    """Sends an action once, and keeps what came of it: `DesktopEnv.step` drops both."""
+    """This controller sends an action only once, and keeps its result, which `DesktopEnv.step` drops."""
 
     retry_times: int
     last_result: dict[str, Any] | None = None
@@ -66,10 +65,10 @@ class Controller(PythonController):
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
         self.failed_commands: list[tuple[str, Any]] = []
-        """Python of the evaluator's that ended with an error, which no getter looks at."""
+        """Python commands that ended with an error, with the error; no getter looks at that."""
 
     def execute_python_command(self, command: str) -> Any:
-        # Sent again after a lost reply, a click would be two.
+        # Repeating a click after a lost reply would click twice.
         attempts, self.retry_times = self.retry_times, 1
         try:
             self.last_result = super().execute_python_command(command)
@@ -81,15 +80,15 @@ class Controller(PythonController):
 
 
 class TaskSetup(BundleSteps, SetupController):
-    """Runs a task's steps and raises where the parent logs a failure and goes on.
+    """This controller runs a task's steps, and raises a failure that the parent only logs.
 
     A program that does not start, a command that the guest does not run and a guest that does not answer are failures.
-    A window that is not there to be activated or closed is not: tasks rely on that.
+    A step may try to activate or close a window that does not exist: tasks rely on that.
     """
 
     boot_timeout_s = 300.0
     evaluating = False
-    """Whether the steps are a task's postconfig: the policy has been at work, and may have removed what they use."""
+    """Whether the steps are a task's postconfig: by then the policy may have removed what they use."""
 
     def setup(self, config: list[dict[str, Any]], use_proxy: bool = False) -> bool:
         self._await_guest()
@@ -129,7 +128,7 @@ class TaskSetup(BundleSteps, SetupController):
             raise DesktopSetupError(f"the guest did not run {command!r}: {came}")
 
     def _await_guest(self) -> None:
-        """Poll in short steps: the parent sleeps 5 s after each refusal."""
+        """Wait for the guest, polling often: the parent sleeps 5 s after each refusal."""
         deadline = time.monotonic() + self.boot_timeout_s
         while True:
             try:
@@ -142,7 +141,7 @@ class TaskSetup(BundleSteps, SetupController):
 
 
 def _noting_absence(step: Callable[..., Any]) -> Callable[..., Any]:
-    """A set-up step that, in a postconfig, says where it failed for want of what the policy removed."""
+    """Wrap a set-up step: in a postconfig it raises `AbsentResultError` if what it needs was removed by the policy."""
 
     @functools.wraps(step)
     def run(self: TaskSetup, *args: Any, **parameters: Any) -> Any:
@@ -163,11 +162,11 @@ count_calls(PythonController, "desktop_env.")
 
 
 class Client(desktop_env_module.DesktopEnv):
-    """`DesktopEnv` with the two controllers above.
+    """This is `DesktopEnv` with the two controllers above.
 
     Args:
-        config: how patient we are.
-        desktop_id: names this desktop wherever its provider leaves a trace.
+        config: for its time-outs and attempts.
+        desktop_id: names this desktop in everything that its provider creates.
         options: `DesktopEnv`'s own. A `MachineProvider` goes in as `region`.
     """
 
@@ -222,9 +221,9 @@ _guests: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 def _use_no_proxy(client: Any) -> None:
-    """Playwright's driver takes the environment's proxies for whatever `NO_PROXY` does not name.
+    """Add the guest to `NO_PROXY`, since Playwright's driver uses the environment's proxies for all other hosts.
 
-    Former guests are taken out: a cloud gives each reset another address, and no variable may have 128 KiB.
+    It removes former guests: a cloud gives each reset another address, and a variable may not reach 128 KiB.
     """
     with _environment_lock:
         former = set(_guests.values())
@@ -239,7 +238,7 @@ def _use_no_proxy(client: Any) -> None:
 
 
 def _install() -> None:
-    """Put our names into the client's modules: its providers' factory, its `requests`, its `print`."""
+    """Replace names in the client's modules by ours: its providers' factory, its `requests`, its `print`."""
     make = desktop_env_module.create_vm_manager_and_provider
 
     def make_or_take(provider_name: str, region: Any, use_proxy: bool = False) -> tuple[Any, Any]:

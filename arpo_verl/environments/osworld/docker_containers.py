@@ -1,9 +1,9 @@
-"""Docker desktops' containers, labelled so that none outlives the process that started it.
+"""This module labels Docker desktops' containers, so that none outlives the process that started it.
 
-OSWorld's Docker provider gives its containers neither name nor label, and forgets one that it could not stop. So it
-gets a Docker client that labels what it runs with its owner, this process. What an owner left is removed by its reaper,
-a small process that waits for its end, SIGKILL included, by the next owner that starts on the same host, and, where the
-reaper ended with it, as in a pod, by any other that uses the same engine (`docker_heartbeat`).
+OSWorld's Docker provider gives its containers neither name nor label, and forgets one that it could not stop. So we
+give it a Docker client that labels each container with its owner, this process. Three parties remove an owner's
+containers: its reaper, a small process that waits for its end, SIGKILL included; the next owner that starts on the same
+host; and any other owner on the same engine, if the reaper died too, as in a pod (`docker_heartbeat`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from arpo_verl.errors import DesktopBootError
 logger = logging.getLogger(__name__)
 
 IMAGE = "happysixd/osworld-docker"
-"""What OSWorld's provider runs."""
+"""The image that OSWorld's provider runs."""
 DESKTOP_LABEL = "arpo_verl.desktop"
 REAPER_START_S = 60.0
 GUEST_POLL_S = 0.25
@@ -44,10 +44,10 @@ LOOPBACK = "127.0.0.1"
 
 
 class DesktopDocker(docker.DockerClient):
-    """The SDK's client, for the containers of one desktop. Make it with `from_env` and `of_desktop`.
+    """This is the SDK's client, for the containers of one desktop. Make it with `from_env` and `of_desktop`.
 
-    Its `containers.run` adds this desktop's labels and options; its `containers.list` bears containers that vanish
-    while it looks, which happens all the time where many desktops are reset.
+    Its `containers.run` adds this desktop's labels and options. Its `containers.list` ignores containers that vanish
+    while it looks, which happens all the time when many desktops are reset.
     """
 
     desktop_id = ""
@@ -58,7 +58,7 @@ class DesktopDocker(docker.DockerClient):
         """Connect to the engine that `DOCKER_HOST` names, by default this host's.
 
         Args:
-            desktop_id: one desktop's own, over all hosts and processes.
+            desktop_id: unique over all hosts and processes.
             run_options: keyword arguments added to `containers.run`; `environment` is merged.
 
         Raises:
@@ -73,14 +73,14 @@ class DesktopDocker(docker.DockerClient):
         return _DesktopContainers(client=self)
 
     def remove_containers(self) -> None:
-        """Remove what this desktop left, however it is."""
+        """Remove this desktop's containers, in whatever state they are."""
         _remove(self, f"{DESKTOP_LABEL}={self.desktop_id}")
 
 
 class _DesktopContainer(Container):
     def stop(self, **kwargs: Any) -> None:
-        """At once. The provider would let the machine shut down, and the engine kill it after 10 s; nothing that it
-        could save in them is ever read."""
+        """Stop it at once. The provider would let the machine shut down, and the engine would kill it after 10 s, but
+        nobody reads what it could save meanwhile."""
         super().stop(**{"timeout": 0} | kwargs)
 
 
@@ -103,7 +103,7 @@ class _DesktopContainers(ContainerCollection):
             BEATS_LABEL: "1",
             DESKTOP_LABEL: desktop.desktop_id,
         }
-        # The provider would publish a machine that obeys anybody on all addresses; it looks at this one.
+        # The provider would publish a machine that obeys anybody on all addresses; it uses only this one.
         ports = {guest: (LOOPBACK, port) for guest, port in kwargs.pop("ports", {}).items()}
         allowed = options.pop(docker_network.ALLOWED, ())
         networked = docker_network.options_for(options, desktop)
@@ -115,7 +115,7 @@ class _DesktopContainers(ContainerCollection):
 
 
 def why_not_running(container: Container | None) -> str:
-    """Why a container does not run; empty where it does. Nothing ever starts one a second time."""
+    """Return why a container does not run; empty if it does. Nothing ever starts one a second time."""
     if container is None:
         return "it was stopped"
     try:
@@ -130,10 +130,10 @@ def why_not_running(container: Container | None) -> str:
 
 
 def why_powered_off(container: Container | None) -> str:
-    """That the machine in a container was powered off from inside: it exited with 0, and nobody signalled it.
+    """Return proof that a container's machine was powered off from inside: it exited with 0, and nobody signalled it.
 
-    Empty without that proof: killed, out of memory, stopped by a host, or its engine does not answer, or has forgotten
-    how it ended: it keeps the last few hundred events, and none over its own restart, which ends containers.
+    Empty if it was killed, out of memory or stopped by a host, or if its engine does not answer or has forgotten how it
+    ended: it keeps the last few hundred events, and none over its own restart, which ends containers.
     """
     if container is None:
         return ""
@@ -154,7 +154,7 @@ def why_powered_off(container: Container | None) -> str:
 def await_guest(provider: Any, timeout_s: float) -> None:
     """Wait until the guest that `provider` has just started shows its screen.
 
-    The provider's own wait goes on when the container has ended, and ends when another desktop's answers at its port.
+    The provider's own wait goes on after the container has ended, and ends if another desktop answers at its port.
 
     Raises:
         DesktopBootError: the container ended, with its last words, or the guest does not answer within `timeout_s`.
@@ -208,7 +208,7 @@ def _last_words(container: Container | None) -> str:
 
 
 def pull_if_missing(client: docker.DockerClient, image: str) -> None:
-    """Have the image on this host. The provider would pull it while it holds the lock of all desktops' ports.
+    """Pull the image if this host lacks it. The provider would pull it while it holds the lock of all desktops' ports.
 
     Raises:
         docker.errors.DockerException: no engine answers, or the image cannot be pulled.
@@ -225,8 +225,7 @@ _guards: list[Any] = []
 
 
 def guard_this_process() -> None:
-    """Once: remove what dead owners on this host left, and start the reaper of this process's own containers and its
-    sign of life.
+    """Remove what dead owners on this host left, and start this process's reaper and its sign of life, once.
 
     Raises:
         docker.errors.DockerException: no engine answers.
@@ -235,7 +234,7 @@ def guard_this_process() -> None:
         if _guards:
             return
         remove_of_dead_owners()
-        # Its standard input ends with this process, in whichever way. It is no child: Ray kills a worker's children.
+        # Its standard input ends when this process ends, in any way. It is no child: Ray kills a worker's children.
         command = [sys.executable, "-m", "arpo_verl.environments.osworld.docker_reaper", this_owner()]
         reaper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         reaper.wait(REAPER_START_S)
@@ -245,7 +244,7 @@ def guard_this_process() -> None:
 
 
 def remove_of_dead_owners() -> None:
-    """Remove what processes that died left on this host.
+    """Remove the containers that dead processes left on this host.
 
     Raises:
         docker.errors.DockerException: no engine answers.
@@ -259,7 +258,7 @@ def remove_of_dead_owners() -> None:
 
 
 def remove_of_owner(owner: str) -> int:
-    """Remove every container of `owner`, and its sign of life; how many containers there were.
+    """Remove every container of `owner`, and its sign of life; return how many containers there were.
 
     Raises:
         docker.errors.DockerException, requests.RequestException: no engine answers.
@@ -272,39 +271,39 @@ def remove_of_owner(owner: str) -> int:
 
 @functools.cache
 def this_owner() -> str:
-    """This process's name over reboots, hosts and process namespaces: `host/boot/namespace/pid/start`."""
+    """Return a name of this process, unique over reboots, hosts and namespaces: `host/boot/namespace/pid/start`."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     namespace = os.readlink("/proc/self/ns/pid")
     return "/".join((socket.gethostname(), boot, namespace, str(os.getpid()), str(_start_time(os.getpid()))))
 
 
 def is_dead(owner: str) -> bool:
-    """Whether the process that `owner` names is known to have ended; False where that cannot be seen from here."""
+    """Return whether the process that `owner` names has certainly ended; False if we cannot see it from here."""
     _, boot, namespace, pid, start = _parts(owner)
     _, my_boot, my_namespace, *_ = _parts(this_owner())
     return (boot, namespace) == (my_boot, my_namespace) and _start_time(int(pid)) != int(start)
 
 
 def is_elsewhere(owner: str) -> bool:
-    """Whether the process that `owner` names cannot be seen from here: one of another pod, or of another host."""
+    """Return whether we cannot see the process that `owner` names: it is in another pod or on another host."""
     return _parts(owner)[1:3] != _parts(this_owner())[1:3]
 
 
 def is_of_earlier_boot(owner: str) -> bool:
-    """Whether a host of this one's name was started again since; two hosts may have one name and one engine."""
+    """Return whether a host with this one's name has rebooted since; two hosts may share a name and an engine."""
     host, boot, *_ = _parts(owner)
     my_host, my_boot, *_ = _parts(this_owner())
     return host == my_host and boot != my_boot
 
 
 def _parts(owner: str) -> list[str]:
-    """Host, boot, namespace, process and its start; all empty for a name that is none of ours."""
+    """Split into host, boot, namespace, process and its start; all empty if the name is not one of ours."""
     parts = owner.split("/")
     return parts if len(parts) == len(this_owner().split("/")) else [""] * 5
 
 
 def _start_time(pid: int) -> int | None:
-    """When a process started, in the kernel's ticks; None when there is none. Numbers of processes are used again."""
+    """Return when a process started, in the kernel's ticks, or None without one: the kernel reuses process ids."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except OSError:

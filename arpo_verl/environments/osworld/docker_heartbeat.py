@@ -1,9 +1,9 @@
-"""Whether a container's owner lives, where its process cannot be seen from here: in another pod or on another host.
+"""This module finds dead owners of containers whose process we cannot see: in another pod or on another host.
 
-A process in another namespace has no number here, and one that is not seen may be alive. So each owner keeps a sign of
-life in the engine itself, which all who start containers there can see: an empty volume, labelled with its name, that
-it replaces by a new one again and again. Who sees the same sign too often in a row takes its owner for dead. No clock
-is compared with another's.
+A process in another namespace has no number here, so it may be alive though we do not see it. So each owner keeps a
+sign of life in the engine itself, where all who start containers can see it: an empty volume, labelled with its name,
+which it keeps replacing by a new one. If others see the same sign too often in a row, they take its owner for dead. No
+clocks are compared.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ logger = logging.getLogger(__name__)
 BEAT_S = 30.0
 """How often an owner renews its sign."""
 LOOKS = 4
-"""As many looks in a row, a beat apart, must find the same sign. After an engine was down they are counted anew: its
-owners have as long to come back."""
+"""An owner is dead if so many looks in a row, a beat apart, find the same sign. After an engine was down the count
+starts again, so that its owners have as long to come back."""
 OWNER_LABEL = "arpo_verl.owner"
 BEATS_LABEL = "arpo_verl.beats"
-"""Of containers whose owner has a sign of life; others are never looked at for it."""
+"""The label of containers whose owner has a sign of life; `look` ignores all others."""
 
 
 class Heartbeat:
-    """Gives this process's sign of life and watches those of others.
+    """This object gives this process's sign of life and watches those of others.
 
     Args:
         owner: this process.
@@ -45,7 +45,7 @@ class Heartbeat:
         self._remove = remove
         self._beats = 0
         self._seen: dict[str, tuple[frozenset[str], int]] = {}
-        """Of each owner elsewhere its sign, and how many looks in a row have found it."""
+        """For each owner elsewhere: its sign, and how many looks in a row have found it."""
         self._stopped = threading.Event()
 
     def start(self) -> None:
@@ -82,7 +82,7 @@ class Heartbeat:
             client.close()
 
     def look(self) -> None:
-        """Remove what those left whose sign has not changed for long."""
+        """Remove the containers of owners whose sign has not changed for long."""
         client = docker.from_env()
         try:
             signs: defaultdict[str, set[str]] = defaultdict(set)

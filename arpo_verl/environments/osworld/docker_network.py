@@ -1,10 +1,10 @@
-"""The network of Docker desktops: their programs reach the internet, and neither each other, nor this host, nor private
-networks such as the one that Ray's nodes share.
+"""This module gives Docker desktops a network: their programs reach the internet, but neither each other, nor this
+host, nor private networks such as the one that Ray's nodes share.
 
 Docker's own bridge lets all of that through. So desktops get a bridge on which containers do not talk to each other,
-and each container a filter in its own network namespace, set by a command run in it. What the policy types runs in the
-virtual machine behind that filter. The host's own firewall is left as it is: `docs/providers.md` has rules for it, by
-the bridge's name.
+and each container a filter in its own network namespace, set by a command that runs in it. What the policy types runs
+in the virtual machine behind that filter. We leave the host's own firewall alone: `docs/providers.md` has rules for it,
+by the bridge's name.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ logger = logging.getLogger(__name__)
 
 NETWORK = "arpo-verl-desktops"
 BRIDGE = "arpo-desktops"
-"""The host's interface, for rules of its own."""
+"""The host's interface; a host's own firewall rules can name it."""
 ALLOWED = "private_networks"
-"""The option of `environment.provider_options` that names networks which desktops may reach all the same."""
+"""The option of `environment.provider_options` that lists private networks which desktops may reach."""
 PRIVATE = (
     *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "198.18.0.0/15"),
     "169.254.0.0/16",  # clouds answer there with the machine's credentials
@@ -39,7 +39,7 @@ _CHAIN = "ARPO"
 
 
 def options_for(options: dict[str, Any], client: docker.DockerClient) -> dict[str, Any]:
-    """The options of `containers.run` with the desktops' network, made where it is missing, if they name no other."""
+    """Add the desktops' network to the options of `containers.run`, unless they name one; create it if missing."""
     if "network" in options or "network_mode" in options:
         return options
     if not client.api.networks(names=[f"^{NETWORK}$"]):
@@ -52,10 +52,10 @@ def options_for(options: dict[str, Any], client: docker.DockerClient) -> dict[st
 
 
 def seal(container: Container, allowed: Iterable[str]) -> None:
-    """Have the container drop what its programs send to this host and to private networks, but for `allowed`.
+    """Make the container drop what its programs send to this host and to private networks, except to `allowed`.
 
-    Answers to what came from outside pass, as to the ports that are published, and so does DNS. Logged where
-    the image has no iptables; a container that has ended already is its starter's to notice.
+    Answers to outside requests pass, such as those to the published ports, and so does DNS. It logs a warning if the
+    image has no iptables. If the container has already ended, whoever started it must notice that.
     """
     script = "\n".join(["set -e", "PATH=$PATH:/usr/sbin:/sbin", *_rules(allowed)])
     try:
@@ -75,20 +75,20 @@ def _rules(allowed: Iterable[str]) -> list[str]:
         *(f"{pass_} -p {protocol} --dport 53" for protocol in ("udp", "tcp")),
         *(f"{pass_} -d {network}" for network in allowed),
         *(f"{refuse} -d {network}" for network in (*PRIVATE, *_own_addresses())),
-        # Of the container's own programs, and of the machine in it.
+        # For the container's own programs, and for the machine in it.
         *(f"iptables -I {chain} -o eth0 -j {_CHAIN}" for chain in ("OUTPUT", "FORWARD")),
     ]
 
 
 def host_rules() -> list[str]:
-    """Commands for a host's root that keep its desktops from it and from private networks, whatever their image has."""
+    """Return commands for a host's root that keep desktops from it and from private networks, with any image."""
     refused = [f"iptables -I DOCKER-USER -i {BRIDGE} -d {network} -j REJECT" for network in PRIVATE]
     accept = f"iptables -I DOCKER-USER -i {BRIDGE} -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT"
     return [*refused, accept, f"iptables -I INPUT -i {BRIDGE} -m conntrack --ctstate NEW -j REJECT"]
 
 
 def _own_addresses() -> list[str]:
-    """This host's, where they are no private ones: what listens on all addresses is reached by these too."""
+    """Return this host's public addresses: programs that listen on all addresses listen on these too."""
     private = [ipaddress.IPv4Network(network) for network in (*PRIVATE, "127.0.0.0/8")]
     found = {
         address.address
@@ -101,9 +101,9 @@ def _own_addresses() -> list[str]:
 
 @functools.cache
 def _warn(words: str) -> None:
-    """Once a reason: every reset of every desktop would say it again."""
+    """Warn once for each reason, not at every reset of every desktop."""
     logger.warning(
-        "what is typed into this host's Docker desktops can reach this host and private networks, Ray's ports among "
-        "them: the image's iptables did not run (%s). Give the host rules of its own, docs/providers.md",
+        "programs in this host's Docker desktops can reach this host and private networks, Ray's ports among them: "
+        "the image's iptables did not run (%s). Give the host its own rules, see docs/providers.md",
         words,
     )

@@ -1,8 +1,7 @@
-"""`python -m arpo_verl.environments.osworld.docker_reaper OWNER`: removes the containers of a process that has
-ended.
+"""`python -m arpo_verl.environments.osworld.docker_reaper OWNER` removes the containers of a process that has ended.
 
-Started by the process that owns them, with a pipe as standard input: the kernel closes the other end when the owner
-dies, whatever killed it. Nothing heavy is imported before.
+The owner starts it, with a pipe as standard input. The kernel closes the other end when the owner dies, whatever
+killed it. Before that, the reaper imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ import sys
 import time
 
 PAUSE_S = 3.0
-"""Between looks: an engine that is busy with what else died may not answer at once."""
+"""The pause between looks: a busy engine may not answer at once."""
 QUIET_LOOKS = 2
-"""Looks in a row that find nothing: the engine may still be making what the owner asked for last."""
+"""Looks in a row that must find nothing: the engine may still be making the owner's last container."""
 PATIENCE_S = 120.0
-"""An engine that is started again takes up to a minute. What is left after two, the host's next owner removes."""
+"""An engine takes up to a minute to restart. After two the reaper gives up; the host's next owner removes the rest."""
 
 
 def main(owner: str) -> None:

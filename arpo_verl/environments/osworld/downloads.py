@@ -1,4 +1,4 @@
-"""What tasks download, kept once on a host: fetched by one of all desktops and processes, whole or not at all."""
+"""This module keeps tasks' downloads once on a host: one of all processes fetches a file, whole or not at all."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from arpo_verl.errors import DesktopSetupError
 logger = logging.getLogger(__name__)
 
 ATTEMPTS = 3
-"""As OSWorld's client makes."""
+"""Attempts of a download, as many as OSWorld's client makes."""
 RETRY_S = 1.0
 STALL_S = 60.0
-"""A server that sends nothing for so long is given up."""
+"""An attempt fails if the server sends nothing for so long."""
 LOCK_S = 1800.0
-"""How long one waits for another's download: a few GB over a slow line."""
+"""How long a process waits for another's download: a few GB over a slow line."""
 
 
 @dataclass(frozen=True)
 class Download:
-    """A file of a task, and the name under which OSWorld's client looks for it in the task's folder."""
+    """This is a file of a task, and the name by which OSWorld's client looks for it in the task's folder."""
 
     url: str
     name: str
 
 
 def downloads_of(spec: Mapping[str, Any]) -> list[Download]:
-    """What a task's set-up and evaluator download, each once."""
+    """Return what a task's set-up and evaluator download, each once."""
     evaluator = spec.get("evaluator", {})
     found = list(_of_steps([*spec.get("config", []), *evaluator.get("postconfig", [])]))
     for key in ("result", "expected"):
         part = evaluator.get(key) or []
         found.extend(_of_getters(part if isinstance(part, list) else [part]))
-    # Another name is the client's own business: it keeps such a file outside of the task's folder.
+    # The client keeps files with other names outside of the task's folder, so they are not ours.
     return [one for one in dict.fromkeys(found) if one.name and "/" not in one.name and one.name not in (".", "..")]
 
 
@@ -67,29 +67,29 @@ def _of_getters(getters: list[Mapping[str, Any] | None]) -> Iterator[Download]:
 
 
 class DownloadStore:
-    """A folder of finished downloads, `<task_id>/<name>`, shared by desktops, processes and runs.
+    """This is a folder of finished downloads, `<task_id>/<name>`, which desktops, processes and runs share.
 
-    Its files may also be put there by hand, where desktops have no internet.
+    If desktops have no internet, you can also put the files there by hand.
 
     Args:
-        folder: made when something is stored. On a disk that hosts share, two hosts may fetch the same file at once;
-            each renames its own whole copy into place.
+        folder: created with its first file. On a disk that hosts share, two hosts may fetch the same file at once; each
+            renames its own complete copy into place.
     """
 
     def __init__(self, folder: Path):
         self.folder = folder
 
     def path(self, task_id: str, download: Download) -> Path:
-        """Where the file is, or would be, kept."""
+        """Return the file's place in the store, whether it is there or not."""
         return self.folder / task_id / download.name
 
     def copy(self, task_id: str, download: Download, target: Path) -> None:
-        """Copy the file to `target`, fetching it first where it is not here.
+        """Copy the file to `target`, after fetching it if it is not here.
 
-        A copy, since a metric may open its files for writing.
+        It copies, because a metric may open its files for writing.
 
         Raises:
-            DesktopSetupError: it cannot be had.
+            DesktopSetupError: the download failed.
         """
         kept = self.path(task_id, download)
         if not kept.is_file():
@@ -105,18 +105,18 @@ class DownloadStore:
                     _download(url, kept)
         except Timeout as error:
             raise DesktopSetupError(
-                f"another process has been downloading {_without_secrets(url)} for more than {LOCK_S:g} s; is it "
-                f"stopped? The file would lie in {kept}"
+                f"another process has been downloading {_without_secrets(url)} for more than {LOCK_S:g} s. Check "
+                f"whether it hangs, or put the file at {kept} yourself"
             ) from error
         except NotImplementedError as error:
             raise DesktopSetupError(
-                f"task files must be kept on a file system that has locks, which {self.folder} has not; set "
+                f"the file system of {self.folder} has no locks, so desktops cannot share task files there; set "
                 "environment.cache_dir to a folder on a local disk"
             ) from error
 
 
 def _download(url: str, kept: Path) -> None:
-    """Fetch into a file of this host's own, then rename: a killed download leaves nothing that counts as the file."""
+    """Fetch into this host's own temporary file, then rename it: a killed download never looks like the whole file."""
     part = kept.with_name(f".{kept.name}.{socket.gethostname()}.part")
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -130,12 +130,12 @@ def _download(url: str, kept: Path) -> None:
             if attempt == ATTEMPTS:
                 raise DesktopSetupError(
                     f"{shown} could not be downloaded: {why}; give this machine access to it, or put the file at {kept}"
-                ) from None  # whose own words have the whole address
+                ) from None  # its own words have the whole address, with secrets
             time.sleep(RETRY_S)
 
 
 def _without_secrets(text: str) -> str:
-    """The text, its addresses without a user's name and password, and without what stands behind `?`: a signature."""
+    """Remove from a text's addresses the user's name and password, and the part after `?`, which may sign it."""
     return re.sub(r"(https?://)(?:[^/\s@]+@)?([^\s?]+)(?:\?\S*)?", r"\1\2", text)
 
 

@@ -1,4 +1,4 @@
-"""A desktop through OSWorld's own client: the embedded one, or any provider that the client knows."""
+"""This desktop works through OSWorld's own client: the embedded desktop, or any provider that the client knows."""
 
 from __future__ import annotations
 
@@ -66,26 +66,26 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PROBE = "pyautogui.position()"
-"""Asks the X server something, through the same interpreter as an action, and changes nothing."""
+"""This asks the X server something, through the same interpreter as an action, and changes nothing."""
 
 DOUBLE_CLICK_S = 0.5
-"""Seconds within which programs take two clicks for a double click: Tk's and Chromium's time, GTK's and Qt's is 0.4."""
+"""Two clicks within these seconds are a double click for Tk and Chromium; for GTK and Qt it is 0.4 s."""
 
 
 ASK_SHARE = 0.75
-"""Of `step_timeout_s`: what is left is for a desktop that took so long to show that it lives."""
+"""Share of `step_timeout_s` for a harness's request; in the rest a slow desktop can show that it is alive."""
 
 
 class OSWorldEnvironment(DesktopEnvironment):
-    """Drives the unmodified `desktop_env.DesktopEnv`, and turns each of its ways to fail into a `DesktopError`.
+    """This class drives the unmodified `desktop_env.DesktopEnv`, and turns each of its failures into a `DesktopError`.
 
-    The client often logs a failure and returns None or 0. So after each call the log of what it asked of the guest is
-    read, and no verdict is taken from a guest that does not answer. Nothing boots before `prepare` or `reset`.
+    The client often logs a failure and returns None or 0. So after each call we read the log of its requests to the
+    guest, and we take no verdict from a guest that does not answer. Nothing boots before `prepare` or `reset`.
 
     Args:
-        config: which desktop and how patient we are.
+        config: which desktop, and its time-outs.
         name: distinguishes desktops in messages and folders.
-        provider_class: makes what keeps the machine; None is the provider that `config` names.
+        provider_class: makes the provider of the machine; None takes the one that `config` names.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ class OSWorldEnvironment(DesktopEnvironment):
         self._client: Client | None = None
         self._provider_class = provider_class
         self._provider: MachineProvider | None = None
-        # Whether the running guest is as it booted. `DesktopEnv` keeps a flag too, but takes a guest whose set-up
-        # failed half way, or was only looked at by an evaluator, for a clean one.
+        # Whether the running guest is as it booted. `DesktopEnv` has such a flag too, but it wrongly counts as clean a
+        # guest whose set-up failed half way, or that only an evaluator used.
         self._clean = False
         self._closed = threading.Event()
         self._may_have_leftovers = False
@@ -145,7 +145,7 @@ class OSWorldEnvironment(DesktopEnvironment):
         with self._blamed(), _named(DesktopLostError, f"{self._name} failed at {type(action).__name__}"):
             self._check_machine(client)
             if isinstance(action, Wait):
-                # The client rests twice, before and after an action that it has not.
+                # The client pauses twice, before and after WAIT.
                 observation = client.step("WAIT", pause=self._config.wait_s / 2)[0]
             elif isinstance(action, (Finish, Fail)):
                 return self._seen(client.step("FAIL" if isinstance(action, Fail) else "DONE", pause=0)[0]["screenshot"])
@@ -175,7 +175,7 @@ class OSWorldEnvironment(DesktopEnvironment):
         with self._blamed(), _named(DesktopLostError, f"{self._name} did not answer {request.path}"):
             self._check_machine(client)
             try:
-                # How long it takes is the program's own choice, and no fault of a desktop that lives.
+                # The program may choose a slow request; that is no fault of a desktop that is alive.
                 return pass_on(client.controller.http_server, request, self._config.step_timeout_s * ASK_SHARE)
             except requests.Timeout:
                 if not self._answers_for_its_screen():
@@ -183,7 +183,7 @@ class OSWorldEnvironment(DesktopEnvironment):
                 return GuestAnswer(HTTPStatus.GATEWAY_TIMEOUT, "text/plain", b"it took too long")
 
     def _keep_clicks_apart(self) -> None:
-        """Two clicks are no double click, however soon the policy asks for the second; nor are a click and a drag."""
+        """Wait, so that two quick clicks of the policy, or a click and a drag, do not become a double click."""
         time.sleep(max(0.0, self._clicked_at + DOUBLE_CLICK_S - time.monotonic()))
 
     def evaluate(self) -> Evaluation:
@@ -192,7 +192,7 @@ class OSWorldEnvironment(DesktopEnvironment):
             raise EvaluatorError("a task must be set up before it is evaluated; call reset(task) first")
         failed = f"{self._name}: the evaluator of task {self._task.task_id} failed"
         with self._blamed(), _named(EvaluatorError, failed):
-            if not self._alive():  # else the client would wait for it as for one that boots
+            if not self._alive():  # otherwise the client would wait for it as if it were booting
                 raise DesktopLostError(f"{self._name} was gone before its task was evaluated")
             time.sleep(self._config.evaluate_pause_s)
             if is_bundle(self._task.spec):
@@ -205,7 +205,7 @@ class OSWorldEnvironment(DesktopEnvironment):
             return verdict
 
     def close(self) -> None:
-        """Also from another thread, while a call hangs: the guest's death ends the call."""
+        """Close it; another thread may do that while a call hangs, since the guest's death ends the call."""
         self._closed.set()
         client, provider = self._client, self._provider
         try:
@@ -222,14 +222,14 @@ class OSWorldEnvironment(DesktopEnvironment):
     # --- Boot --------------------------------------------------------------------------------------------------
 
     def _boot(self) -> None:
-        """A clean guest, answering, with the screen that the recipe says."""
+        """Start a clean guest, and check that it answers and has the recipe's screen."""
         self._clean = False
         if self._client is None:
             self._client = self._make_client()
         else:
             self._client.is_environment_used = True
         client = self._client
-        if client.is_environment_used:  # by us, or since the provider starts from whatever was there
+        if client.is_environment_used:  # by us, or because the provider starts from the machine's last state
             client.reset()
         if self._closed.is_set():
             client.close()
@@ -251,14 +251,14 @@ class OSWorldEnvironment(DesktopEnvironment):
         }
         index = desktop_index(self._name)
         if config.provider in PROVIDERS:
-            check_provider(config, index)  # before the client is imported: it looks at variables as it is
+            check_provider(config, index)  # first, since the client reads environment variables at import
         self._provider = self._make_provider(index)
         if self._provider is not None:
-            # "docker" is the client's word for a provider whose guests start clean.
+            # For the client "docker" means a provider whose guests start clean.
             options |= {"provider_name": "docker", "region": self._provider, "path_to_vm": "local"}
         else:
             options |= client_options(config, index)
-        sandbox_host = this_process_host()  # it imports the client too, meanwhile
+        sandbox_host = this_process_host()  # it imports the client at the same time
         from arpo_verl.environments.osworld.client import Client
 
         sandbox_host.await_ready()
@@ -266,7 +266,7 @@ class OSWorldEnvironment(DesktopEnvironment):
         return Client(config, self._id, **options)
 
     def _make_provider(self, index: int) -> MachineProvider | None:
-        """What keeps the machine; None leaves it to the client, which has a provider of the recipe's name."""
+        """Make our own provider of the machine; None if the client has one of the recipe's name."""
         config = self._config
         if self._provider_class is not None:
             return self._provider_class(config, self._name)
@@ -299,7 +299,7 @@ class OSWorldEnvironment(DesktopEnvironment):
 
     @property
     def _may_lock(self) -> bool:
-        """Whether its session is one that locks an idle screen. The embedded desktop's has no such program."""
+        """Return whether its session may lock an idle screen; the embedded desktop has no such program."""
         return self._config.os_type == "Ubuntu" and self._config.provider != EMBEDDED
 
     def _keep_awake(self, client: Client) -> None:
@@ -309,10 +309,10 @@ class OSWorldEnvironment(DesktopEnvironment):
                     raise DesktopBootError(f"{self._name} locked or blanked its screen, and does not unlock it")
 
     def _check_awake(self, first: Observation) -> Observation:
-        """The first look that is not black.
+        """Look until the screen is not black, and return that observation.
 
         Raises:
-            DesktopSetupError: there is none, or the screen is locked.
+            DesktopSetupError: it stays black, or the screen is locked.
         """
         deadline = time.monotonic() + BLACK_S
         with _named(DesktopSetupError, f"{self._name} could not be looked at after its set-up"):
@@ -339,16 +339,16 @@ class OSWorldEnvironment(DesktopEnvironment):
         return client.controller.get_screenshot() is not None
 
     def _check_machine(self, client: Client) -> None:
-        """What answers at a dead machine's address is another desktop."""
+        """Check that the machine is alive: another desktop may answer at a dead machine's address."""
         reason = why_gone(client.provider, self._config)
         if reason:
             raise DesktopLostError(f"{self._name} is gone: {reason}")
 
     @contextlib.contextmanager
     def _blamed(self) -> Iterator[None]:
-        """Separate what the policy did to its desktop, as far as that is proved, from faults and unclear ones.
+        """Raise a `DesktopEndedError` if the policy provably ended its desktop, and separate clear from unclear faults.
 
-        Not in a set-up: nothing of the policy's has run there yet.
+        Do not use it in a set-up: nothing of the policy's has run by then.
         """
         try:
             yield
@@ -364,7 +364,7 @@ class OSWorldEnvironment(DesktopEnvironment):
             raise
 
     def _codes(self, action: Action) -> list[str]:
-        """What the guest runs for an action, one after the other; a long text is typed in parts."""
+        """Return the code that the guest runs for an action, one after the other; a long text is typed in parts."""
         if self._config.provider == EMBEDDED and self._provider_class is None:
             type_text = typing.by_taught_pyautogui
         else:
@@ -374,7 +374,7 @@ class OSWorldEnvironment(DesktopEnvironment):
         return [to_code(action)]
 
     def _check_result(self, action: Action, result: Any) -> None:
-        """Distinguish an action that cannot be done, which the official runners pass over, from a guest in trouble."""
+        """Pass over an action that cannot be done, as the official runners do; raise if the guest is in trouble."""
         kind = type(action).__name__
         if result is None:
             if any(told_by_guest(one) for one in exchanges()):
@@ -385,8 +385,8 @@ class OSWorldEnvironment(DesktopEnvironment):
         if status == 0:
             return
         error = str((isinstance(result, dict) and (result.get("error") or result.get("output"))) or result)[-500:]
-        # An exception ends a Python that lives with 1. A killed one has perhaps done half of it, and so has one
-        # that types: it raises only where keys that it was sure of fail.
+        # After an exception Python exits with 1. A killed Python has perhaps done half of the action. So has one that
+        # types: it raises only if keys fail that it was sure of.
         if status == 1 and not isinstance(action, TypeText) and self._answers_for_its_screen():
             logger.info("%s could not do %s, and lives: %s", self._name, kind, error)
             return
@@ -413,7 +413,7 @@ class OSWorldEnvironment(DesktopEnvironment):
         return Observation(screenshot)
 
     def _check_resized(self, size: Size) -> None:
-        """A policy may set another resolution; a screenshot of a size that the screen does not have is a fault."""
+        """Check a screenshot's new size: a policy may set another resolution, but the screen must really have it."""
         told = self._running().controller.get_vm_screen_size()
         if not isinstance(told, dict) or (told.get("width"), told.get("height")) != tuple(size):
             raise DesktopLostError(f"{self._name} sent a screenshot of {list(size)}, but says its screen has {told}")
@@ -435,9 +435,9 @@ class OSWorldEnvironment(DesktopEnvironment):
 
 @contextlib.contextmanager
 def _named(error_class: type[DesktopError], what: str) -> Iterator[None]:
-    """Whatever the client raises leaves as the boundary's error; a `DesktopError` says what it is already.
+    """Turn any exception of the client's into `error_class`; a `DesktopError` stays as it is.
 
-    What is not installed here, or is configured wrongly, will not boot on a fresh desktop either: it stays what it is.
+    At a boot, missing packages and wrong options stay as they are too: a fresh desktop would not boot either.
     """
     try:
         yield

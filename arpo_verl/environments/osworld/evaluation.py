@@ -1,7 +1,7 @@
-"""One evaluation by OSWorld's unmodified client: its verdict, or the fault that stands behind a score of 0.
+"""This module runs one evaluation by OSWorld's unmodified client: it returns a verdict, or raises the fault behind it.
 
-Its getters, metrics and controllers catch what fails, and score. A verdict counts only where nothing that they caught
-was a fault: `guest_http`, `pages` and `swallowed` note it. docs/verdicts.md has the tables.
+The client's getters, metrics and controllers catch failures and then score. We accept a verdict only if none of the
+errors that they caught was a fault: `guest_http`, `pages` and `swallowed` note them. docs/verdicts.md has the tables.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from arpo_verl.types import Evaluation, MetricCall, valid_score
 from arpo_verl.versions import pip_install
 
 LARGE_SHARE = 0.5
-"""Of a file system that is full: who has as much of it has filled it."""
+"""An evaluation whose files take this share of a full disk has filled it itself."""
 
 
 def evaluate(client: Client, name: str, with_share: bool = False) -> Evaluation:
-    """The verdict of the task that `client` was given, and what its metrics saw.
+    """Return the verdict of the client's current task, and what its metrics saw.
 
     Args:
         name: the desktop's, for messages.
-        with_share: also make the checks that the verdict did not wait for.
+        with_share: also run the checks that the verdict does not need.
 
     Raises:
         DesktopLostError: the guest did not answer, whatever the score.
-        EvaluatorError: there is no verdict. Whatever else a getter or a metric raises leaves as it is.
+        EvaluatorError: there is no verdict. Other exceptions of a getter or a metric pass through unchanged.
     """
     for forget in (clear_exchanges, forget_missing, forget_swallowed, pages.forget_page_calls):
         forget()
@@ -77,7 +77,7 @@ def evaluate(client: Client, name: str, with_share: bool = False) -> Evaluation:
 
 
 def faults(client: Client, name: str) -> Iterator[DesktopError]:
-    """What stands against the verdict, the guest's trouble first."""
+    """Yield the faults that make the verdict invalid, the guest's first."""
     yield from _of_guest(client, name)
     yield from _of_pages(client)
     yield from _of_host(client)
@@ -89,7 +89,7 @@ def _of_guest(client: Client, name: str) -> Iterator[DesktopError]:
             yield DesktopLostError(f"{name} did not answer {lost.path}: {lost.error or f'{lost.status} {lost.body}'}")
     host = client.address.rpartition(":")[0]
     for e in latest(exchanges()):
-        # A refused or reset connection is a program that was closed. 504 is the relay's word: the guest is not reached.
+        # A refused or reset connection is a closed program. The relay answers 504 if it cannot reach the guest.
         is_program = e.address != client.address and e.address.rpartition(":")[0] == host
         is_lost = e.status is None and not e.error.startswith("ConnectionError:")
         if is_program and (is_lost or e.status == HTTPStatus.GATEWAY_TIMEOUT):
@@ -108,8 +108,8 @@ def _of_pages(client: Client) -> Iterator[DesktopError]:
         if call.kind == pages.DRIVER:
             yield EvaluatorError(f"Playwright's driver does not start on this host: {call.error}")
         elif call.kind == pages.CONNECT and not call.browser_is_closed:
-            yield DesktopLostError(f"the guest's browser listens, and could not be connected to: {call.error}")
-        # A host that the task does not name is the policy's choice.
+            yield DesktopLostError(f"the guest's browser listens, but connecting to it failed: {call.error}")
+        # The policy chose a host that the task does not name.
         elif call.host and call.host.removeprefix("www.") in task:
             if call.caller.function == "get_info_from_website" and call.target in with_backups:
                 continue
@@ -134,25 +134,25 @@ def _of_host(client: Client) -> Iterator[DesktopError]:
         if found.kind == "package" and not _is_needed_package(found, folder):
             continue
         if found.kind == "memory" and _memory_is_bounded():
-            continue  # what an evaluation may have was not enough for what the guest sent
+            continue  # what the guest sent did not fit into an evaluation's memory
         if found.kind == "disk" and _fills_its_disk(folder):
             continue
         trouble = f"{found.kind} {found.name}".strip()
-        yield EvaluatorError(f"this host has trouble, which the evaluator passed over ({trouble}): {found.error}")
+        yield EvaluatorError(f"the evaluator ignored a problem of this host ({trouble}): {found.error}")
     if missing_packages():
         remedy = pip_install(*(DEFERRED[name] for name in missing_packages()))
         yield EvaluatorError(f"the metric needs {', '.join(missing_packages())}; {remedy}")
 
 
 def _is_needed_package(found: Swallowed, folder: str) -> bool:
-    """Whether an import that failed was the host's to fulfil: not one of a module that the policy wrote, or forgot."""
+    """Return whether this host should have had a package, unlike a module that the policy wrote or forgot to write."""
     if not os.path.abspath(found.file).startswith(os.path.abspath(folder) + os.sep):
         return True
     return found.name.lower() in _packages_of_client()
 
 
 def _packages_of_client() -> set[str]:
-    """What OSWorld's environment has installed, as far as package and module are called alike."""
+    """Return the packages of OSWorld's environment whose module has the same name, in lower case."""
     try:
         required = requires("desktop-env") or []
     except PackageNotFoundError:
@@ -167,7 +167,7 @@ def _memory_is_bounded() -> bool:
 
 
 def _fills_its_disk(folder: str) -> bool:
-    """Whether the evaluation's own files, which the guest sent, are most of what lies on its disk."""
+    """Return whether the evaluation's own files, which the guest sent, fill most of its disk."""
     written = sum(os.lstat(os.path.join(path, name)).st_size for path, _, names in os.walk(folder) for name in names)
     disk = os.statvfs(folder)
     return written >= LARGE_SHARE * disk.f_blocks * disk.f_frsize

@@ -1,7 +1,7 @@
-"""An episode begins on a screen that shows a desktop: machines stay awake, and one that is locked or black is a fault.
+"""This module keeps machines awake, so that an episode begins on a screen that shows a desktop.
 
-A machine that waits for its episode is idle, and Ubuntu's session blanks and locks the screen of an idle machine. We
-have its session inhibit that. No setting of the user's is changed, since tasks ask for settings and evaluate them.
+A machine that waits for its episode is idle, and Ubuntu's session blanks and locks an idle screen. We make its session
+inhibit that. We change no settings of the user's, since tasks ask for settings and evaluate them.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from arpo_verl.environments.osworld.guest_http import ask
 from arpo_verl.images import SENT, read_image
 
 TIMEOUT_S = 60.0
-"""For a command that takes 0.2 s, in a machine that has just booted."""
+"""The time-out of a command that takes 0.2 s, in a machine that has just booted."""
 BLACK_S = 5.0
-"""How long a screen may stay black that was just set up: films begin black, and screens wake slowly."""
+"""How long a screen may stay black after a set-up: films begin black, and screens wake slowly."""
 _DARK = 16
-"""Of 255: the brightest that counts as black."""
+"""The brightest level, of 255, that counts as black."""
 _LIT = [255 * (level > _DARK) for level in range(256)]
 _POINTER = 64
-"""Pixels of a square that may be brighter: the mouse pointer."""
+"""The side, in pixels, of a square that may be brighter: the mouse pointer."""
 
-# What a service that is no part of the session lacks, as OSWorld's guest server is.
+# OSWorld's guest server is a service outside of the session, so it lacks these variables.
 _SESSION = """exec 2> /dev/null < /dev/null
 export DISPLAY="${DISPLAY:-:0}" XDG_RUNTIME_DIR="${XDG_RUNTIME_DIR:-/run/user/$(id -u)}"
 export DBUS_SESSION_BUS_ADDRESS="${DBUS_SESSION_BUS_ADDRESS:-unix:path=$XDG_RUNTIME_DIR/bus}"
@@ -40,7 +40,7 @@ screen GetActive
 
 
 def keep_awake(http_server: str) -> bool:
-    """Have a guest's session stay awake, and unlock it. Returns whether its screen is locked or blanked all the same.
+    """Unlock a guest's session and keep it awake; return whether its screen is still locked or blanked.
 
     Raises:
         requests.RequestException: the guest does not answer.
@@ -49,7 +49,7 @@ def keep_awake(http_server: str) -> bool:
 
 
 def is_locked(http_server: str) -> bool:
-    """Whether a guest's session says that its screen is locked or blanked; no, where nobody there knows.
+    """Return whether a guest's session says that its screen is locked or blanked; False if it cannot say.
 
     Raises:
         requests.RequestException: the guest does not answer.
@@ -58,7 +58,7 @@ def is_locked(http_server: str) -> bool:
 
 
 def is_black(screenshot: bytes) -> bool:
-    """Whether a screen shows nothing, but perhaps a mouse pointer.
+    """Return whether a screen is black, apart from a mouse pointer.
 
     Raises:
         ImageError: it is no picture.

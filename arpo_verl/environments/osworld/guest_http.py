@@ -1,8 +1,8 @@
-"""What the OSWorld client said to the guest and what came of it, seen where its own code only logs failures.
+"""This module notes what the OSWorld client sent to the guest and what came back, since the client only logs failures.
 
-Its getters return None, and its set-up steps return as if done, when the guest refuses a connection. So the name
-`requests` in its modules is replaced by a `GuestHttp`, which sends as before and keeps a log for each thread. Answers
-are read up to a bound: the guest is whatever the policy made of it, and a sparse file of 1.5 GiB costs it nothing.
+Its getters return None, and its set-up steps return as if done, when the guest refuses a connection. So we replace the
+name `requests` in its modules by a `GuestHttp`, which sends as before and keeps a log for each thread. It reads answers
+up to a limit: the policy controls the guest, and a sparse file of 1.5 GiB costs it nothing.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from arpo_verl.types import GuestAnswer, GuestRequest
 
 logger = logging.getLogger(__name__)
 
-# For calls that the client makes without a time-out. The guest itself ends a command after 120 s.
+# The time-out of calls that the client makes without one. The guest itself ends a command after 120 s.
 DEFAULT_TIMEOUT_S = 180.0
 
 _MIB = 1 << 20
 MAX_ANSWER = {"/file": 256 * _MIB, "/screenshot": 64 * _MIB, "/wallpaper": 64 * _MIB, "/accessibility": 32 * _MIB}
-"""Bytes of an answer, by path. The largest files that OSWorld's evaluators look at are films of some ten MB; its
+"""Most bytes of an answer, by path. The largest files that OSWorld's evaluators read are films of some ten MB; its
 screenshots have 1 to 8 MB, an accessibility tree 0.1 to 2 MB."""
 MAX_OTHER_ANSWER = 16 * _MIB
-"""A command's output above all."""
+"""Most bytes of any other answer, such as a command's output."""
 MAX_ANSWERS = 1024 * _MIB
-"""All answers together since `clear_exchanges`: an evaluation's, or an action's."""
+"""Most bytes of all answers together since `clear_exchanges`: of an evaluation, or of an action."""
 _CHUNK = 1 << 16
 
-# What JSON must hold for the client, by path; it takes an answer without for none, and says nothing.
+# The field that the client needs in an answer's JSON, by path; without it, the client silently takes it for no answer.
 _JSON_FIELD = {
     "/accessibility": "AT",
     "/desktop_path": "desktop_path",
@@ -57,15 +57,15 @@ _JSON_FIELD = {
     "/window_size": "width",
 }
 
-# What every guest has: it serves no such path, or refuses what the client asks in its own words, only where the guest's
-# server is another than the client's.
+# Every guest serves these paths. If one lacks them, or refuses the client's own requests, its server is not the
+# client's.
 _ALWAYS = {"/accessibility", "/execute", "/run_bash_script", "/run_python", "/screen_size", "/screenshot"}
 _ALWAYS |= {"/setup/execute", "/terminal"}
-# Whose answer speaks of a file or a program that the policy may have removed.
+# Paths whose answer is about a file or a program that the policy may have removed.
 _OF_FILES = {"/execute", "/file", "/list_directory", "/run_bash_script", "/setup/execute", "/setup/launch"}
 _OF_FILES |= {"/setup/change_wallpaper", "/setup/open_file", "/setup/upload", "/wallpaper"}
-# In the words of a guest that lives: not permitted, no such file or program, argument list too long, no program's
-# format, permission denied, not a directory, a directory, name too long, too many links; no reader at a pipe.
+# Errors of a guest that is alive: not permitted, no such file or program, argument list too long, no program's format,
+# permission denied, not a directory, a directory, name too long, too many links; no reader at a pipe.
 _OF_ITS_OWN = {1, 2, 6, 7, 8, 13, 20, 21, 36, 40}
 # On Windows: no such file, no such folder, access denied, open in another program, no program's format, name too long,
 # not a folder.
@@ -74,20 +74,20 @@ _OF_ITS_OWN_ON_WINDOWS = {2, 3, 5, 32, 193, 206, 267}
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request: the HTTP status of its reply, or the error where there was none that can be used."""
+    """This is one request, with the HTTP status of its reply, or the error if there was no usable reply."""
 
     address: str
     """`host:port`"""
     path: str
     status: int | None
-    """413, which no guest sends, where the answer was larger than it may be."""
+    """The reply's status; 413, which no guest sends, if the answer was too large."""
     error: str = ""
     body: str = ""
-    """The start of a reply that is not 200."""
+    """The start of the reply, if its status is not 200."""
     request: str = ""
-    """The same for the same request alone: method, path, query and body."""
+    """A digest of method, path, query and body: equal only for equal requests."""
     caller: Call = field(default_factory=current_call)
-    """Who sent it."""
+    """The client's call that sent it."""
 
 
 class _ExchangeLog(threading.local):
@@ -100,28 +100,28 @@ _log = _ExchangeLog()
 
 
 def exchanges() -> list[Exchange]:
-    """What this thread's client exchanged since `clear_exchanges`, in order."""
+    """Return what this thread's client exchanged since `clear_exchanges`, in order."""
     return _log.exchanges
 
 
 def clear_exchanges() -> None:
-    """Start this thread's log anew."""
+    """Empty this thread's log."""
     exchanges().clear()
     _log.received = 0
 
 
 def latest(exchanged: Iterable[Exchange]) -> list[Exchange]:
-    """What each call got for each of its requests in the end: it may have sent one again."""
+    """Return the last answer to each request of each call, since a call may repeat a request."""
     return list({(e.caller, e.address, e.request or e.path): e for e in exchanged}.values())
 
 
 def unanswered(address: str, exchanged: Iterable[Exchange]) -> list[Exchange]:
-    """The requests to `address` for which a call got no answer, or only a server error, however often it sent them."""
+    """Return the requests to `address` that a call never got a usable answer to, however often it sent them."""
     return [e for e in latest(exchanged) if e.address == address and in_trouble(e)]
 
 
 def in_trouble(exchange: Exchange) -> bool:
-    """Whether no usable answer came, an error of the server's, or its wish that we ask elsewhere."""
+    """Return whether no usable answer came: none at all, a server error, or a redirection."""
     if exchange.status is None or exchange.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return True
     if HTTPStatus.MULTIPLE_CHOICES <= exchange.status < HTTPStatus.BAD_REQUEST:
@@ -131,7 +131,7 @@ def in_trouble(exchange: Exchange) -> bool:
 
 
 def told_by_guest(exchange: Exchange) -> bool:
-    """Whether an error only says, in the words of a guest that lives, what is amiss with a file or program.
+    """Return whether an error comes from a guest that is alive and only reports a problem with a file or program.
 
     OSWorld's server answers 500 for any exception: "[Errno 2] No such file or directory: 'backup.sh'".
     """
@@ -142,7 +142,7 @@ def told_by_guest(exchange: Exchange) -> bool:
 
 
 class GuestHttp:
-    """Stands in for the module `requests`: every other name is that module's."""
+    """This object replaces the module `requests`; every other name is that module's."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(requests, name)
@@ -156,7 +156,7 @@ class GuestHttp:
     def _send(self, method: str, url: str, kwargs: dict[str, Any]) -> requests.Response:
         kwargs.setdefault("timeout", DEFAULT_TIMEOUT_S)
         parts = urlsplit(url)
-        # Who asks for a stream, as for a download from the internet, reads it piece by piece.
+        # A caller that wants a stream, as for a download from the internet, reads it piece by piece.
         as_stream = kwargs.pop("stream", False)
         kwargs = marked(parts.path, kwargs)
         request = _digest(method, parts, kwargs)
@@ -165,7 +165,7 @@ class GuestHttp:
             if not as_stream:
                 response = _read(response, MAX_ANSWER.get(parts.path, MAX_OTHER_ANSWER))
         except requests.RequestException as error:
-            # `requests` calls a pause in mid-answer a ConnectionError, as it does a program that is closed.
+            # `requests` raises a ConnectionError both for a pause in mid-answer and for a closed program.
             is_pause = any(isinstance(cause, ReadTimeoutError) for cause in error.args)
             words = f"{'ReadTimeout' if is_pause else type(error).__name__}: {error}"
             exchanges().append(Exchange(parts.netloc, parts.path, None, words, request=request))
@@ -178,8 +178,8 @@ class GuestHttp:
 
 
 def ask(method: str, url: str, **kwargs: Any) -> requests.Response:
-    """As `requests.request`, as a stream. A guest, which every provider gives the address of, is asked itself: by no
-    proxy of the environment's, without its owner's `.netrc`, and where it would have us go instead nobody is asked.
+    """Send a request as `requests.request` does, as a stream. It reaches a guest, whose host is always an address,
+    directly: without the environment's proxies, without the user's `.netrc`, and without following redirections.
     """
     with requests.Session() as session:
         if _is_guest(urlsplit(url).hostname or ""):
@@ -189,13 +189,13 @@ def ask(method: str, url: str, **kwargs: Any) -> requests.Response:
 
 
 def pass_on(server: str, request: GuestRequest, timeout_s: float) -> GuestAnswer:
-    """A guest's answer to a request that a harness's program made, within bounds.
+    """Return a guest's answer to a request of a harness's program, within the limits of size.
 
     Args:
         server: `http://host:port`.
 
     Raises:
-        requests.RequestException: there is none.
+        requests.RequestException: no answer came.
     """
     headers = {"Content-Type": request.content_type}
     url, limit = server + request.path, MAX_ANSWER.get(request.path, MAX_OTHER_ANSWER)
@@ -205,7 +205,7 @@ def pass_on(server: str, request: GuestRequest, timeout_s: float) -> GuestAnswer
 
 
 def _is_guest(host: str) -> bool:
-    """Whether a URL's host is an address, or this machine: none of the internet's that a task names."""
+    """Return whether a URL's host is an address or this machine, unlike the internet hosts that tasks name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -215,13 +215,13 @@ def _is_guest(host: str) -> bool:
 
 def _digest(method: str, parts: SplitResult, kwargs: dict[str, Any]) -> str:
     data = kwargs.get("data")
-    # An upload's form is read only once, when it is sent; it gives its fields, the file's path among them.
+    # An upload's form can be read only once, when it is sent; but its fields, with the file's path, are here.
     body = repr((getattr(data, "fields", data), kwargs.get("json"), kwargs.get("params")))
     return f"{method} {parts.path} {hashlib.sha256(f'{parts.query} {body}'.encode(errors='replace')).hexdigest()[:16]}"
 
 
 def _read(response: requests.Response, limit: int) -> requests.Response:
-    """The response with its content, or one of 413 without.
+    """Return the response with its content, or a response 413 if it is too large.
 
     Raises:
         requests.RequestException: the answer ends before its Content-Length, or cannot be decoded.
@@ -235,7 +235,7 @@ def _read(response: requests.Response, limit: int) -> requests.Response:
             return _too_large(response, limit)
     response._content = content.getvalue()
     if _is_guest(urlsplit(response.url).hostname or ""):
-        # Whatever it says of itself: some of Python's codecs take hours over a megabyte, others raise.
+        # We ignore the encoding that it declares: some of Python's codecs take hours over a megabyte, others raise.
         response.encoding = "utf-8"
     return response
 
@@ -249,7 +249,7 @@ def _too_large(response: requests.Response, limit: int) -> requests.Response:
 
 
 def _problem_of(path: str, content: bytes) -> str:
-    """What is wrong with an answer that the client expects JSON in."""
+    """Return what is wrong with an answer in which the client expects JSON."""
     if path not in _JSON_FIELD:
         return ""
     try:

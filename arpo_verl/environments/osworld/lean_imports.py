@@ -1,8 +1,8 @@
 """Import the OSWorld client without the heavy packages that only few of its metrics use.
 
-The client imports all its metrics, and with them easyocr (and torch), librosa, PyMuPDF and more: 100 MB and seconds in
-every worker, and a failed import where one of them is absent. Here each stands in by name until a metric calls into it;
-then the real package is imported, or the error says which to install.
+The client imports all its metrics, and with them easyocr (and torch), librosa, PyMuPDF and more. That costs 100 MB and
+seconds in every worker, and the import fails if one of them is absent. Here a stand-in replaces each package until a
+metric calls into it; then we import the real package, or the error says which to install.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from arpo_verl.environments.osworld.swallowed import NotingFinder
 from arpo_verl.errors import MissingDependencyError
 from arpo_verl.versions import pip_install
 
-# Module -> what to pip install for it. Each is used by a few metrics or set-up steps alone.
+# Module -> what to pip install for it. Only a few metrics or set-up steps use each.
 DEFERRED = {
     "acoustid": "pyacoustid",
     "borb": "borb<3",
@@ -37,7 +37,7 @@ _missing = threading.local()
 
 
 def missing_packages() -> list[str]:
-    """Deferred packages that this thread asked for in vain since `forget_missing`.
+    """Return the deferred packages that this thread needed and did not find since `forget_missing`.
 
     Several metrics catch every exception and score 0; this distinguishes such a 0 from a real one.
     """
@@ -45,15 +45,15 @@ def missing_packages() -> list[str]:
 
 
 def forget_missing() -> None:
-    """Start anew with `missing_packages` in this thread."""
+    """Empty this thread's `missing_packages`."""
     _missing.names = []
 
 
 @contextlib.contextmanager
 def deferred_imports() -> Iterator[None]:
-    """Within the block and this thread, importing a deferred package that is not loaded yet gives its stand-in.
+    """In this block and thread, the import of a deferred package that is not loaded yet returns its stand-in.
 
-    What is imported of the client reports what it catches: `swallowed`.
+    Modules of the client that are imported here report what they catch, see `swallowed`.
     """
     finders = [_Finder(threading.get_ident()), NotingFinder()]
     sys.meta_path[:0] = finders
@@ -62,7 +62,7 @@ def deferred_imports() -> Iterator[None]:
     finally:
         for finder in finders:
             sys.meta_path.remove(finder)
-        # An import of one of them from now on gets the real package; the client keeps the stand-ins it has.
+        # From now on an import returns the real package; the client keeps the stand-ins it has.
         for name, module in list(sys.modules.items()):
             if isinstance(module, _DeferredModule):
                 del sys.modules[name]
@@ -80,7 +80,7 @@ class _Finder(MetaPathFinder, Loader):
         return _DeferredModule(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing to run: the stand-in is complete."""
+        """Do nothing: the stand-in is complete."""
 
 
 class _DeferredModule(ModuleType):
@@ -91,7 +91,7 @@ class _DeferredModule(ModuleType):
 
 
 class _Deferred:
-    """Something of a deferred package, by name; the real thing is imported when it is called."""
+    """This stands for a name of a deferred package; a call imports the real one."""
 
     def __init__(self, module: str, path: tuple[str, ...]):
         self._module = module

@@ -1,4 +1,4 @@
-"""What OSWorld's evaluator saw: each metric that it called, with what, and what came of it."""
+"""This module notes each metric that OSWorld's evaluator called, its arguments and its result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from arpo_verl.types import MetricCall
 
 _shortener = reprlib.Repr()
-# Enough to see why a task scored 0; a whole document or page would fill the record of an episode.
+# This is enough to see why a task scored 0; a whole document or page would fill an episode's record.
 _shortener.maxstring = _shortener.maxother = 400
 MAX_SHOWN = 4000
 _shortener.maxlevel, _shortener.maxlist, _shortener.maxdict = 4, 12, 12
@@ -20,7 +20,7 @@ _shortener.maxlevel, _shortener.maxlist, _shortener.maxdict = 4, 12, 12
 
 @dataclass(frozen=True)
 class NotedMetrics:
-    """What the metrics were given and returned, in the order of their calls."""
+    """These are the metrics' arguments and results, in the order of their calls."""
 
     calls: list[MetricCall] = field(default_factory=list)
     """For people to read."""
@@ -29,7 +29,7 @@ class NotedMetrics:
 
 @contextlib.contextmanager
 def noted_metrics(client: Any) -> Iterator[NotedMetrics]:
-    """Within the block, the metrics of `desktop_env.DesktopEnv` write down what they are given and return.
+    """In this block, note the arguments and results of the metrics of `desktop_env.DesktopEnv`.
 
     Its `evaluate` returns one number and drops the rest.
     """
@@ -47,7 +47,7 @@ def _noted(metric: Callable[..., Any], noted: NotedMetrics) -> Callable[..., Any
     def call(result: Any, *expected: Any, **options: Any) -> Any:
         score = metric(result, *expected, **options)
         wanted = {"expected": expected[0]} if expected else {}
-        # Only after the call: a metric may be handed what can be read once.
+        # Only after the call: a metric's argument may be readable only once.
         noted.returned.append(score)
         noted.calls.append(
             MetricCall(

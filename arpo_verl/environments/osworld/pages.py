@@ -1,4 +1,4 @@
-"""What OSWorld's client did with the guest's browser through Playwright, seen where its getters only log failures."""
+"""This module notes what OSWorld's client did with the guest's browser, whose errors its getters only log."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from arpo_verl.environments.osworld.calls import Call, current_call
 
 DRIVER, CONNECT, GOTO = "driver", "connect", "goto"
 
-# Nobody listens at the browser's port, or what forwards it finds nobody: the browser was closed.
+# Nothing listens at the browser's port, or the program that forwards it finds no browser: it was closed.
 _CLOSED = ("ECONNREFUSED", "ECONNRESET", "EPIPE", "socket hang up", "other side closed")
-# A page that turns out to be a download, or is left for another: no failure.
+# This is no failure: the page is a download, or was left for another page.
 _NO_FAILURE = "net::ERR_ABORTED"
 _LOCAL = re.compile(r"localhost|127\.[\d.]+|\[::1\]|0\.0\.0\.0")
 
 
 @dataclass(frozen=True)
 class PageCall:
-    """One call of Playwright's that may fail: its driver's start, a connection to the browser, a page's load."""
+    """This is one call of Playwright's that may fail: to start its driver, connect to the browser, or load a page."""
 
     kind: str
     target: str = ""
     """The URL."""
     error: str = ""
-    """Empty where it went well."""
+    """Empty if it succeeded."""
     caller: Call = field(default_factory=current_call)
-    """Who made it: a getter or a set-up step."""
+    """The getter or set-up step that made it."""
 
     @property
     def browser_is_closed(self) -> bool:
-        """Whether it failed since there is no browser."""
+        """Return whether it failed because there is no browser."""
         return self.kind == CONNECT and any(sign in self.error for sign in _CLOSED)
 
     @property
     def host(self) -> str:
-        """The page's on the internet; empty for one of the guest's own."""
+        """The page's host on the internet; empty for one of the guest's own pages."""
         parts = urlsplit(self.target)
         is_remote = parts.scheme in ("http", "https") and not _LOCAL.fullmatch(parts.hostname or "localhost")
         return (parts.hostname or "") if is_remote else ""
@@ -56,23 +56,23 @@ _log = _PageLog()
 
 
 def page_calls() -> list[PageCall]:
-    """This thread's since `forget_page_calls`, in order."""
+    """Return this thread's calls since `forget_page_calls`, in order."""
     return _log.calls
 
 
 def forget_page_calls() -> None:
-    """Start this thread's log anew."""
+    """Empty this thread's log."""
     _log.calls.clear()
 
 
 def failed_calls() -> list[PageCall]:
-    """What failed, and went well no later time when the same getter or step tried it again."""
+    """Return calls that failed and never succeeded when the same getter or step tried again."""
     last = {(call.caller, call.kind, call.target): call for call in page_calls()}
     return [call for call in last.values() if call.error and _NO_FAILURE not in call.error]
 
 
 def note_pages() -> None:
-    """Once a process: note what Playwright's classes do from now on."""
+    """Note what Playwright's classes do from now on; call it once in a process."""
     from playwright.sync_api import BrowserType, Page
 
     for owner, name, kind in ((BrowserType, "connect_over_cdp", CONNECT), (Page, "goto", GOTO)):
@@ -80,7 +80,7 @@ def note_pages() -> None:
 
 
 class NotedPlaywright:
-    """Stands in for `sync_playwright`: a driver that does not start is noted."""
+    """This replaces `sync_playwright` and notes a driver that does not start."""
 
     def __init__(self) -> None:
         from playwright.sync_api import sync_playwright

@@ -1,4 +1,4 @@
-"""The client's own providers made fit for processes that host many desktops in threads; their code is left as it is."""
+"""This module adapts the client's own providers to processes that host many desktops in threads, at run time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _CLOUDS = ("aws", "aliyun", "volcengine")
 
 
 class _MainThreadSignals:
-    """`signal`, whose handlers Python lets only the main thread set: in a desktop's thread, none are.
+    """This replaces `signal`: in a desktop's thread it sets no handler, which Python allows in the main thread only.
 
-    What a killed process leaves in a cloud ends by the instance's time to live, which the providers set.
+    If a process is killed, its cloud machines end by the time to live that the providers set.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -35,29 +35,28 @@ class _MainThreadSignals:
 
 
 def adapt_module(name: str) -> None:
-    """Before the client makes a provider of this name."""
+    """Adapt a provider's module, before the client makes a provider of this name."""
     if name in _CLOUDS:
         vars(importlib.import_module(f"desktop_env.providers.{name}.manager"))["signal"] = _MainThreadSignals()
     if name == "vmware":
-        # The client does not wait for vmrun: a machine whose revert takes more than 3 s would go on as it was.
+        # The client does not wait for vmrun: if a revert takes more than 3 s, the machine would stay as it was.
         module = importlib.import_module("desktop_env.providers.vmware.provider")
         module.VMwareProvider._execute_command = staticmethod(_run_and_wait)
     if name == "azure":
-        # desktop-env 1.0.2 forgot its `delete_vm`, which nobody calls: the class could not be instantiated.
+        # desktop-env 1.0.2 lacks `delete_vm`, which nobody calls, so the class cannot be instantiated.
         importlib.import_module("desktop_env.providers.azure.manager").AzureVMManager.__abstractmethods__ = frozenset()
 
 
 def adapt_provider(provider: Any, config: EnvironmentConfig, desktop_id: str) -> None:
-    """Before the client starts a machine with this provider object."""
+    """Adapt this provider object, before the client starts a machine with it."""
     if config.provider == "docker":
         _adapt_docker(provider, config, desktop_id)
 
 
 def why_gone(provider: Any, config: EnvironmentConfig) -> str:
-    """Why the machine that this provider object started is no more; empty where it runs, or only the guest knows.
+    """Return why the machine of this provider object is gone; empty if it runs, or if only the guest can show that.
 
-    A container that has died gives its ports back, and the next one to start gets them: its guest answers in the place
-    of the dead one's.
+    A dead container's ports go to the next one that starts, whose guest then answers in place of the dead one.
     """
     if isinstance(provider, MachineProvider):
         try:
@@ -87,7 +86,7 @@ def why_ended(provider: Any, config: EnvironmentConfig) -> str:
 
 
 def remove_leftovers(config: EnvironmentConfig, desktop_id: str) -> None:
-    """After a desktop was closed: what its provider forgot, or is still starting in a call that hangs."""
+    """Remove what a closed desktop's provider forgot, or is still starting in a call that hangs."""
     if config.provider == "docker":
         from arpo_verl.environments.osworld.docker_containers import DesktopDocker
 
@@ -112,7 +111,7 @@ def _adapt_docker(provider: Any, config: EnvironmentConfig, desktop_id: str) -> 
     provider.client.close()
     provider.client = docker_containers.DesktopDocker.of_desktop(desktop_id, config.provider_options)
     docker_containers.pull_if_missing(provider.client, config.provider_options.get("image", docker_containers.IMAGE))
-    # All desktops of a host take turns under one lock, and a boot without KVM takes longer than the client waits.
+    # A host's desktops take turns under one lock, and a boot without KVM takes longer than the client's own time-out.
     module.LOCK_TIMEOUT = config.boot_timeout_s
-    module.WAIT_TIME = 0  # its rest after a container was removed: the start of the next one looks at the ports anew
+    module.WAIT_TIME = 0  # its pause after removing a container: not needed, the next start looks at the ports again
     provider._wait_for_vm_ready = functools.partial(docker_containers.await_guest, provider, config.boot_timeout_s)

@@ -1,7 +1,7 @@
-"""Partial credit: the share of an evaluator's checks that a desktop meets.
+"""This module computes partial credit: the share of an evaluator's checks that a desktop passes.
 
-`DesktopEnv.evaluate` goes through a list of checks. With `conj: and` it ends with 0 at the first that returns 0, so
-those behind it are made here, after the verdict, on the same desktop.
+`DesktopEnv.evaluate` goes through a list of checks. With `conj: and` it stops with 0 at the first check that returns 0.
+So we run the remaining checks here, after the verdict, on the same desktop.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ logger = logging.getLogger(__name__)
 
 
 def share_of_checks(client: Client, score: float, returned: Sequence[Any]) -> float:
-    """The mean of all checks of the task that `client` has just evaluated, in [0, 1].
+    """Return the mean of all checks of the task that `client` has just evaluated, in [0, 1].
 
-    The score itself where it is more than 0, where one check would have been enough (`conj: or`), where there is one
-    check, and where the agent gave up.
+    It returns the score itself if that is more than 0, if one check would have been enough (`conj: or`), if there is
+    only one check, or if the agent gave up.
 
     Args:
         score: the verdict.
-        returned: what the metrics returned on the way to it.
+        returned: what the metrics returned for it.
 
     Raises:
-        DesktopError: the desktop did not answer, or a metric that the verdict waited for returned no score.
+        DesktopError: the desktop did not answer, or a metric that the verdict needed returned no score.
     """
     gave_up = client.action_history[-1:] == ["FAIL"]
     if score > 0 or gave_up or not isinstance(client.metric, list) or client.metric_conj != "and":
@@ -39,8 +39,8 @@ def share_of_checks(client: Client, score: float, returned: Sequence[Any]) -> fl
 
 
 def _check(client: Client, index: int) -> float:
-    """One check as the client makes it. One that raises or gives no score is not met: an unmet one before it would have
-    spared it."""
+    """Run one check as the client does. A check that raises or gives no score is not passed, because an earlier failed
+    check would have spared it."""
     evaluator = client.evaluator
     try:
         result = client.result_getter[index](client, evaluator["result"][index])
@@ -50,7 +50,7 @@ def _check(client: Client, index: int) -> float:
         score = client.metric[index](result, *expected, **client.metric_options[index])
     except DesktopError:
         raise
-    except Exception as error:  # a fault behind it is found as behind any verdict
+    except Exception as error:  # as for any verdict, `evaluation.faults` finds a fault behind it
         logger.info("check %d of a failed task raised, and is not met: %r", index, error)
         return 0.0
     try:

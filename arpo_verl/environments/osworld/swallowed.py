@@ -1,8 +1,8 @@
-"""What OSWorld's getters, metrics and controllers catch and go on from, reported where it is this host's trouble.
+"""This module reports problems of this host that OSWorld's getters, metrics and controllers catch.
 
-They catch every exception and return None, a default or 0: a full disk and a package that is not installed look like a
-policy that failed. So their modules are loaded with one call more at the head of each `except`, which shows us what was
-caught; the files stay as they are, and so does all that the code does.
+They catch every exception and return None, a default or 0, so a full disk or a missing package looks like a policy that
+failed. So we load their modules with one more call at the head of each `except`, which shows us the exception. The
+files stay as they are, and so does what the code does.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _SERVICES = ("pydrive", "googleapiclient", "httplib2", "oauth2client")
 
 @dataclass(frozen=True)
 class Swallowed:
-    """Something caught that this host, or a service behind it, is to blame for."""
+    """This is a caught exception that this host, or a service behind it, caused."""
 
     kind: str
     """`disk`, `files`, `memory`, `package`, `program` or `service`."""
     error: str
     name: str = ""
-    """Of the package or the program."""
+    """The name of the package or the program."""
     file: str = ""
     """`package`: the file that wanted to import it."""
 
@@ -58,17 +58,17 @@ _log = _SwallowedLog()
 
 
 def swallowed() -> list[Swallowed]:
-    """What was caught in this thread since `forget_swallowed`, in order."""
+    """Return what this thread's code caught since `forget_swallowed`, in order."""
     return _log.found
 
 
 def forget_swallowed() -> None:
-    """Start anew in this thread."""
+    """Empty this thread's list."""
     _log.found.clear()
 
 
 def classify(error: BaseException) -> Swallowed | None:
-    """What an exception, or one that it came from, says of this host; None where it says nothing."""
+    """Return the problem of this host behind an exception or its causes; None if there is none."""
     for one in _chain(error):
         kind, name, file = "", "", ""
         if isinstance(one, MemoryError):
@@ -89,7 +89,7 @@ def classify(error: BaseException) -> Swallowed | None:
 
 
 def _note() -> None:
-    """Called at the head of each `except` of the client's."""
+    """Note the exception; every `except` of the client's calls this first."""
     error = sys.exc_info()[1]
     found = None if error is None else classify(error)
     if found is not None:
@@ -118,13 +118,13 @@ def _files_of(error: BaseException) -> list[str]:
 
 
 def _importer_of(error: BaseException) -> str:
-    """The innermost file that is none of the import system's."""
+    """Return the innermost file that is not part of the import system."""
     files = [file for file in _frames(error) if not file.startswith("<frozen importlib") and "importlib" not in file]
     return files[-1] if files else ""
 
 
 class NotingFinder(MetaPathFinder):
-    """Loads the client's getters, metrics and controllers so that they report what they catch."""
+    """This finder loads the client's getters, metrics and controllers so that they report what they catch."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -139,7 +139,7 @@ class NotingFinder(MetaPathFinder):
 
 class _NotingLoader(SourceFileLoader):
     def path_stats(self, path: str) -> Any:
-        raise OSError("what is compiled here differs from the file: no cache is read or written")
+        raise OSError("the compiled code differs from the file, so no cache is read or written")
 
     def source_to_code(self, data: Any, path: Any, *, _optimize: int = -1) -> CodeType:  # type: ignore[override]
         tree = ast.fix_missing_locations(_Noting().visit(ast.parse(data, path)))

@@ -1,9 +1,9 @@
-"""The client's folder of one desktop.
+"""This module gives each desktop its own folder for the client.
 
-The client keeps what it downloads, and what its getters fetch from the guest, in `<folder>/<task_id>/`, takes any file
-that is there for whole, and knows no locks. Two desktops with one folder would race, and what an earlier episode left
-could be evaluated in the place of this one's. So each desktop has a folder of its own, emptied for each episode, and
-downloads are copied into it from a store that all share.
+The client keeps its downloads, and what its getters fetch from the guest, in `<folder>/<task_id>/`. It takes any file
+there for a whole one, and uses no locks. Two desktops with one folder would race, and an earlier episode's file could
+be evaluated instead of this one's. So each desktop has its own folder, which we empty for each episode, and downloads
+are copied into it from a store that all share.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PREFIX = "arpo_verl-"
 
 
 class TaskFiles:
-    """One desktop's folder. Not shared between threads.
+    """This is one desktop's folder; threads must not share it.
 
     Args:
         store: the folder of finished downloads.
@@ -31,17 +31,17 @@ class TaskFiles:
 
     def __init__(self, store: Path, name: str):
         self._store = DownloadStore(store)
-        # Those of killed workers go: task files are large.
+        # This also removes the folders of killed workers, since task files are large.
         self._scratch = ScratchFolder(Path(tempfile.gettempdir()), PREFIX, f"{name}-")
         self.folder = self._scratch.path
 
     def begin(self, task: Task) -> None:
-        """Empty the folder and bring in all that `task` downloads, so that the client downloads nothing itself.
+        """Empty the folder and copy in all downloads of `task`, so that the client downloads nothing itself.
 
-        What the evaluator will compare with comes now too: an episode whose verdict could not be had is not played.
+        The evaluator's expected files come now too, so that no episode is played that could not be evaluated.
 
         Raises:
-            DesktopSetupError: a download cannot be had.
+            DesktopSetupError: a download failed.
             TaskError: the task's id leads out of the folder.
         """
         for child in self.folder.iterdir():
@@ -60,6 +60,6 @@ class TaskFiles:
 
 
 def default_store() -> Path:
-    """`$XDG_CACHE_HOME/arpo_verl/downloads`, by default under `~/.cache`."""
+    """Return `$XDG_CACHE_HOME/arpo_verl/downloads`, by default under `~/.cache`."""
     root = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(root).expanduser() / "arpo_verl" / "downloads"

@@ -1,9 +1,9 @@
-"""Families of tasks that are generated from seeds, so that none of them is learnt by heart.
+"""Families generate tasks from seeds, so that a policy cannot learn them by heart.
 
-`tasks/families/generation.py: generate` makes the task of a split and a number: a family of `kinds.py` draws words
-(`lexicon.py`), looks (`styles.py`) and places of windows (`windows.py`), and says what is to be pressed; it becomes
+`tasks/families/generation.py: generate` makes a task from a split and a number. A family of `kinds.py` draws words
+(`lexicon.py`), styles (`styles.py`) and places of windows (`windows.py`), and decides what to press. From that we make
 OSWorld's JSON, the replies that solve it, and the labels on its screen. `python -m arpo_verl.tasks.families` writes
-them to a folder, and `data.train_files=families:training:512` takes them as they are.
+tasks to a folder, and `data.train_files=families:training:512` uses them directly.
 """
 
 from arpo_verl.tasks.families.generated import SCREEN, GeneratedTask, Label, Rectangle

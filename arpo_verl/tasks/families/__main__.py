@@ -1,4 +1,4 @@
-"""Writes generated tasks: `python -m arpo_verl.tasks.families --out DIR`."""
+"""Write generated tasks: `python -m arpo_verl.tasks.families --out DIR`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from arpo_verl.tasks.families.generation import SPLITS, write
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write what the command line names; the exit status."""
+    """Write the tasks that the command line names; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m arpo_verl.tasks.families", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="a new folder: DIR/tasks and DIR/replies.json")
-    parser.add_argument("--split", choices=SPLITS, default=SPLITS[0], help="whose seeds (default: %(default)s)")
-    parser.add_argument("--count", type=_count, default=128, help="how many tasks (default: %(default)s)")
-    parser.add_argument("--first", type=_count, default=0, help="the first one's number (default: %(default)s)")
+    parser.add_argument("--out", type=Path, required=True, help="a new folder for DIR/tasks and DIR/replies.json")
+    parser.add_argument("--split", choices=SPLITS, default=SPLITS[0], help="split of the seeds (default: %(default)s)")
+    parser.add_argument("--count", type=_count, default=128, help="number of tasks (default: %(default)s)")
+    parser.add_argument("--first", type=_count, default=0, help="number of the first task (default: %(default)s)")
     given = parser.parse_args(arguments)
     try:
         write(given.out, given.split, given.count, given.first)

@@ -1,4 +1,4 @@
-"""What is generated: a task, the replies that solve it, and the texts on its screen."""
+"""The generated objects are a task, the replies that solve it, and the texts on its screen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SCREEN = Size(448, 336)
 
 
 class Rectangle(NamedTuple):
-    """Pixels of the screen, origin top left; `right` and `bottom` are the first ones outside."""
+    """These are pixels of the screen, from the top left; `right` and `bottom` are the first ones outside."""
 
     left: int
     top: int
@@ -22,7 +22,7 @@ class Rectangle(NamedTuple):
 
 @dataclass(frozen=True)
 class Label:
-    """A text that stands on the screen, and the box of its letters: from the capitals' tops to the descenders' ends."""
+    """This is a text on the screen, and the box of its letters, from the capitals' tops to the descenders' ends."""
 
     text: str
     box: Rectangle
@@ -30,12 +30,12 @@ class Label:
 
 @dataclass(frozen=True)
 class GeneratedTask:
-    """One task of a family."""
+    """This is one task of a family."""
 
     family: str
     spec: dict[str, Any] = field(repr=False)
     """OSWorld's JSON."""
     replies: tuple[dict[str, str], ...]
-    """What solves it: `thought` and `action` in the UI-TARS grammar, one action each, points in pixels of `SCREEN`."""
+    """Replies that solve it: `thought` and `action` in the UI-TARS grammar, one action each, in pixels of `SCREEN`."""
     labels: tuple[Label, ...]
-    """All texts that can be seen once the task is set up."""
+    """All texts that are visible after the set-up."""

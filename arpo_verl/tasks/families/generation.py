@@ -1,4 +1,4 @@
-"""From a split and a number to a task's JSON, its expert's replies and its labels."""
+"""This makes a task's JSON, its expert's replies and its labels from a split and a number."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SPLITS = {
     "held_out_long": _Split(families=LONG_FAMILIES),
 }
 SPLITS = tuple(_SPLITS)
-"""The seeds of each are its own."""
+"""Each split has its own seeds."""
 
 REPLIES_FILE = "replies.json"
 _ID = re.compile(r"(.+)-([0-9]{1,18})-[a-z]+")
@@ -49,7 +49,7 @@ _NO_TERMINAL = "cd ~/.config/openbox && sed -i '/C-A-t/d; /root-menu/d' rc.xml &
 
 
 def generate(split: str, index: int) -> GeneratedTask:
-    """The task of this number; the same wherever and whenever. Its family follows from the number, each in turn.
+    """Generate the task of this number, the same one on all machines; the numbers go through the families in turn.
 
     Raises:
         TaskError: there is no such split, or the number is negative.
@@ -61,7 +61,7 @@ def generate(split: str, index: int) -> GeneratedTask:
 
 
 def draw_plan(split: str, index: int) -> tuple[str, Plan]:
-    """The family of the task of this number, and what it is before it is written as JSON.
+    """Draw the family and the plan of the task of this number.
 
     Raises:
         TaskError: as `generate`.
@@ -77,10 +77,10 @@ def draw_plan(split: str, index: int) -> tuple[str, Plan]:
 
 
 def replies_of(task_id: str) -> list[Reply]:
-    """The expert's replies to a generated task, by its id, with points in pixels of `SCREEN`.
+    """Return the expert's replies to a generated task, by its id, with points in pixels of `SCREEN`.
 
     Raises:
-        TaskError: it is no generated task's id.
+        TaskError: it is not a generated task's id.
     """
     found = _ID.fullmatch(task_id)
     task = generate(found[1], int(found[2])) if found else None
@@ -90,14 +90,14 @@ def replies_of(task_id: str) -> list[Reply]:
 
 
 def load(argument: str) -> Iterator[dict[str, Any]]:
-    """The tasks of `families:SPLIT:COUNT`, or of `families:SPLIT:FIRST:COUNT`.
+    """Yield the tasks of `families:SPLIT:COUNT`, or of `families:SPLIT:FIRST:COUNT`.
 
     Raises:
-        TaskError: it is neither.
+        TaskError: the argument has neither form.
     """
     split, *numbers = argument.split(":")
     if not 1 <= len(numbers) <= 2 or not all(re.fullmatch("[0-9]{1,9}", number) for number in numbers):
-        raise TaskError(f"families must be given as families:SPLIT:COUNT or SPLIT:FIRST:COUNT, got {argument!r}")
+        raise TaskError(f"write families:SPLIT:COUNT or families:SPLIT:FIRST:COUNT, not families:{argument}")
     first, count = (0, *map(int, numbers))[-2:]
     _check_count(count)
     for index in range(first, first + count):
@@ -105,13 +105,13 @@ def load(argument: str) -> Iterator[dict[str, Any]]:
 
 
 def write(folder: Path, split: str, count: int, first: int = 0) -> None:
-    """Write tasks into `folder/tasks`, one file each, and what solves them into `folder/replies.json`: all or nothing.
+    """Write tasks to `folder/tasks`, one file each, and the replies to `folder/replies.json`: all or nothing.
 
     Raises:
-        TaskError: as `generate`, or the folder is there and not empty.
+        TaskError: as `generate`, or the folder exists and is not empty.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise TaskError(f"{folder} must be a new or an empty folder, got one that is in use; name another")
+        raise TaskError(f"the folder {folder} is not empty; name a new or an empty one")
     _check_count(count)
     generated = [generate(split, index) for index in range(first, first + count)]
     replies = {task.spec["id"]: task.replies for task in generated}
@@ -125,7 +125,7 @@ def write(folder: Path, split: str, count: int, first: int = 0) -> None:
 
 def _check_count(count: int) -> None:
     if not 1 <= count <= _MOST:
-        raise TaskError(f"a number of generated tasks must be 1 to {_MOST}, got {count}")
+        raise TaskError(f"the number of generated tasks must be 1 to {_MOST}, got {count}")
 
 
 # --- JSON --------------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def _replies(presses: Sequence[Press]) -> Iterator[dict[str, str]]:
 
 
 def task_json(task_id: str, plan: Plan) -> dict[str, Any]:
-    """A plan as OSWorld writes a task."""
+    """Return a plan as a task in OSWorld's format."""
     programs = ["xmessage" if isinstance(one.window, Message) else "yad" for one in plan.windows]
     return {
         "id": task_id,

@@ -1,4 +1,4 @@
-"""The families themselves: what each asks, which windows it opens, and what the expert presses. Pure."""
+"""These are the families: what each asks, which windows it opens, and what the expert presses. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from arpo_verl.types import Point, Size
 ANSWER = ">> ~/answer.txt"
 NOTHING = "> /dev/null"
 
-# What is evaluated: each waits at most 0.3 s for a program that was just closed.
+# The evaluators' commands: each waits at most 0.3 s for a program that was just closed.
 PRINTED = (
     "for i in 1 2 3 4 5 6; do [ $(cat ~/answer.txt | wc -l) -ge {lines} ] && break; sleep 0.05; done; cat ~/answer.txt"
 )
@@ -29,14 +29,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Opened:
-    """A window at its place."""
+    """This is a window at its place."""
 
     window: Window
     at: Point
     then: str = ANSWER
-    """Where what it prints goes."""
+    """Where its output goes."""
     seen: bool = True
-    """Whether it can be seen at first."""
+    """Whether it is visible at first."""
 
     def press(self, text: str) -> Press:
         return Press(text, self.window.target(text, self.at))
@@ -44,7 +44,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class Press:
-    """A click on what a text names."""
+    """This is a click on the entry with this text."""
 
     text: str
     point: Point
@@ -53,19 +53,19 @@ class Press:
 
 @dataclass(frozen=True)
 class Plan:
-    """A task before it is written as JSON."""
+    """This is a task before we write it as JSON."""
 
     instruction: str
     windows: Sequence[Opened]
-    """In the order in which they are opened: the last one is on top and has the focus."""
+    """The windows in the order of their opening: the last one is on top and has the focus."""
     presses: Sequence[Press]
     answer: Sequence[str]
-    """What the task's evaluator must find, in lines."""
+    """The lines that the task's evaluator must find."""
     evaluated: str = PRINTED
 
 
 class Draw:
-    """What a task's seed decides: words, looks and places."""
+    """A task's seed decides these: words, styles and places."""
 
     def __init__(self, random: Random, words: Sequence[str], themes: Sequence[Theme]):
         self._random = random
@@ -73,7 +73,7 @@ class Draw:
         self._themes = themes
 
     def words(self, count: int) -> tuple[str, ...]:
-        """Words that this task has not had yet."""
+        """Return words that this task has not used yet."""
         taken, self._words = self._words[:count], self._words[count:]
         return tuple(taken)
 
@@ -93,7 +93,7 @@ class Draw:
         return self.sample(values, len(values))
 
     def places(self, windows: Sequence[Window]) -> list[Point]:
-        """Corners of frames that do not overlap, the whole frame on the screen."""
+        """Return corners for frames that do not overlap and are completely on the screen."""
         sizes = [frame(window) for window in windows]
         while True:
             places: list[Point] = []
@@ -108,7 +108,7 @@ class Draw:
                 return places
 
     def row(self, title: str, words: tuple[str, ...]) -> Message:
-        """Buttons beside each other, as wide as the longest word needs and as the screen allows."""
+        """Make buttons beside each other, as wide as the longest word needs and the screen allows."""
         style = self.style()
         width = max(style.font.width(word) for word in words) + self.whole(10, 16)
         room = (SCREEN.width - 20) // len(words) - width - 2
@@ -117,13 +117,13 @@ class Draw:
         return Message(title, style, words=words, button=button, gap=gap, indent=indent)
 
     def grid(self, title: str, words: tuple[str, ...]) -> Grid:
-        """Buttons below each other, in two columns where that comes out even."""
+        """Make buttons below each other, sometimes in two columns if their number is even."""
         style, columns = self.style(), self.whole(1, 2) if len(words) % 2 == 0 else 1
         width = max(164 // columns, max(style.font.width(word) for word in words) + 10) + self.whole(0, 30)
         return Grid(title, style, words, columns, Size(width, self.whole(26, 36)))
 
     def note(self, title: str, text: str) -> Message:
-        """A text alone."""
+        """Make a window with only a text."""
         return Message(title, self.style(), text, Size(self.whole(162, 180), self.whole(26, 44)))
 
 
@@ -133,12 +133,12 @@ def _apart(a: Point, a_size: Size, b: Point, b_size: Size) -> bool:
 
 
 def _beside(draw: Draw, windows: Sequence[Window], then: Sequence[str]) -> list[Opened]:
-    """Windows that do not overlap, each with where its output goes."""
+    """Place windows without overlap, each with the place for its output."""
     return [Opened(*one) for one in zip(windows, draw.places(windows), then, strict=True)]
 
 
 def _stack(draw: Draw, count: int) -> list[tuple[Opened, tuple[str, ...]]]:
-    """Windows with their words, the uppermost first: each covers the next, and its press brings that to light."""
+    """Stack windows with their words, the uppermost first: each covers the next, and a press in it uncovers that."""
     rows = [draw.row(title, draw.words(max(2, 5 - count))) for title in draw.words(count)]
     for number in reversed(range(count - 1)):
         upper, lower = rows[number].inner, rows[number + 1].inner
@@ -253,8 +253,8 @@ def which(draw: Draw) -> Plan:
 FAMILIES: Mapping[str, Callable[[Draw], Plan]] = {
     family.__name__: family for family in (press, choose, tick, follow, close, two)
 }
-"""Those of the splits that nothing else is said of."""
+"""The families of all other splits."""
 HELD_OUT_FAMILIES: Mapping[str, Callable[[Draw], Plan]] = {family.__name__: family for family in (which, three)}
-"""Those of the split `held_out_families`, in no other."""
+"""The families of the split `held_out_families` and of no other."""
 LONG_FAMILIES: Mapping[str, Callable[[Draw], Plan]] = {five.__name__: five}
-"""Those of the splits `long` and `held_out_long`: more turns than any other task has."""
+"""The families of the splits `long` and `held_out_long`, with more turns than any other task."""

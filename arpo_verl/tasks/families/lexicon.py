@@ -1,4 +1,4 @@
-"""The words that generated tasks show and name: short, common, unlike each other, and none within another."""
+"""Generated tasks show and name these words: short, common, unlike each other, and none part of another."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ WORDS: tuple[str, ...] = tuple(
     River Rocket Ruby Saddle Salmon Silver Spoon Square Tiger Tulip Turtle Velvet Violet Walnut Willow Yellow Zebra
     """.split()
 )
-"""All of them, as they are shown: capitalised, of 3 to 7 letters."""
+"""All words, as tasks show them: capitalised, of 3 to 7 letters."""
 
 HELD_OUT_WORDS: tuple[str, ...] = WORDS[2::5]
-"""Never in a training or a validation task; the tasks of the split `held_out_words` show and name no others."""
+"""Words that no training or validation task has; the tasks of the split `held_out_words` have only these."""
 
 TRAINING_WORDS: tuple[str, ...] = tuple(word for word in WORDS if word not in HELD_OUT_WORDS)

@@ -1,4 +1,4 @@
-"""How the windows of generated tasks look: colours, and fonts with the places of the texts that they draw. Pure."""
+"""This defines how windows of generated tasks look: colours, and fonts with the places of their texts. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from arpo_verl.tasks.families.generated import Label, Rectangle
 
 
 class Theme(NamedTuple):
-    """Colours of a window and its text, of its buttons and theirs."""
+    """These are the colours of a window, its text, its buttons and their text."""
 
     window: str
     text: str
@@ -31,7 +31,7 @@ HELD_OUT_THEMES: tuple[Theme, ...] = (
     Theme("#341840", "#f8d8f8", "#f0c040", "#301830"),
     Theme("#f8d8d0", "#601020", "#186070", "#e8fcff"),
 )
-"""Only the tasks of the split `held_out_themes` have them."""
+"""The themes that only tasks of the split `held_out_themes` have."""
 
 # Advances of A to Z and a to z in 2048ths of the font's size, from DejaVu 2.37's `hmtx` tables.
 # fmt: off
@@ -57,47 +57,47 @@ _ADVANCES = {
 }
 FACES = ("Sans", "Serif", "Sans Mono")
 SIZES = (13, 14, 15, 16)
-"""Capitals are 0.73 of it tall: 9 to 12 pixels."""
+"""Font sizes in pixels; capitals are 0.73 of the size tall, so 9 to 12 pixels."""
 
 
 @dataclass(frozen=True)
 class Font:
-    """A face of DejaVu at a size."""
+    """This is a face of DejaVu at a size."""
 
     face: str
     pixels: int
 
     @property
     def ascent(self) -> int:
-        """From the top of a line to what its letters stand on, in pixels."""
+        """The distance from the top of a line to its baseline, in pixels."""
         return round(0.928 * self.pixels)
 
     @property
     def line(self) -> int:
-        """Height of a line in pixels, as Pango has it."""
+        """The height of a line in pixels, as in Pango."""
         return math.ceil(0.928 * self.pixels) + math.ceil(0.236 * self.pixels)
 
     def width(self, text: str) -> int:
-        """Of a word, in pixels: each letter's advance is a whole number of them, by X and by Pango with hinting."""
+        """Return a word's width in pixels: X, and Pango with hinting, round each letter's advance to whole pixels."""
         return sum(math.floor(_ADVANCES[self.face][letter] * self.pixels / 2048 + 0.5) for letter in text)
 
     def centred(self, text: str, x: int, y: int) -> Label:
-        """The word in the middle of something."""
+        """Place the word with its middle at x and y."""
         return self.starting(text, x - self.width(text) // 2, y)
 
     def starting(self, text: str, left: int, y: int) -> Label:
-        """The word from `left` on, in a line with its middle at `y`."""
+        """Place the word from `left` on, in a line with its middle at `y`."""
         return self.standing(text, left, y + round(0.346 * self.pixels))
 
     def standing(self, text: str, left: int, baseline: int) -> Label:
-        """The word from `left` on, its letters on `baseline`."""
+        """Place the word from `left` on, its letters on `baseline`."""
         top, bottom = baseline - math.ceil(0.76 * self.pixels), baseline + math.ceil(0.24 * self.pixels)
         return Label(text, Rectangle(left, top, left + self.width(text), bottom))
 
 
 @dataclass(frozen=True)
 class Style:
-    """How one window looks."""
+    """This is the look of one window."""
 
     theme: Theme
     font: Font

@@ -1,9 +1,8 @@
-"""Windows of generated tasks: the commands that open them, and where what they show will stand. Pure.
+"""This makes the commands that open windows of generated tasks, and computes where their texts will be. Pure.
 
-Two programs, given every size that they would choose: `xmessage`, whose sizes are resources, and `yad`, whose
-sizes are in the style sheet. What neither takes was measured once on the embedded desktop (Debian 12: openbox 3.6,
-GTK 3.24, yad 0.40) with `xwininfo` and in screenshots, and is a constant here; `tests/tasks/test_families.py` holds the
-labels that come of it to the pixels of real screens.
+We set all sizes of two programs: of `xmessage` by its resources, of `yad` by its style sheet. Sizes that neither lets
+us set are constants here: we measured them once on the embedded desktop (Debian 12: openbox 3.6, GTK 3.24, yad 0.40)
+with `xwininfo` and in screenshots. `tests/tasks/test_families.py` compares the labels with pixels of real screens.
 """
 
 from __future__ import annotations
@@ -20,45 +19,45 @@ from arpo_verl.types import Point, Size
 LEFT, RIGHT, TOP, BOTTOM = 1, 1, 20, 5
 _TITLE = Font("Sans Bold", 12)
 LEAST_WIDTH = 176
-"""Of a frame: in a narrower one the longest title would not stand in the middle, or not be whole."""
+"""Least width of a frame: in a narrower one the longest title would be cut or not centred."""
 
 _MARGIN = 6
-_GAP = 5  # GTK's and xmessage's, between two rows
+_GAP = 5  # between two rows, for both GTK and xmessage
 
 
 class Window(Protocol):
-    """A window that is not placed yet."""
+    """This is a window without a place yet."""
 
     @property
     def title(self) -> str:
-        """In its title bar; its alone."""
+        """The title in its bar, which no other window has."""
 
     @property
     def inner(self) -> Size:
-        """Its size without openbox's frame."""
+        """The window's size without openbox's frame."""
 
     def command(self, at: Point) -> str:
-        """A shell's command that opens it with its frame's corner there and prints what was pressed."""
+        """Return a shell command that opens it with its frame's corner at `at`, and prints what was pressed."""
 
     def labels(self, at: Point) -> tuple[Label, ...]:
-        """The texts in it, first its title."""
+        """Return the texts in it, first its title."""
 
     def target(self, text: str, at: Point) -> Point:
-        """Where to click for this entry."""
+        """Return where to click for this entry."""
 
 
 def frame(window: Window) -> Size:
-    """The window's size with openbox's frame."""
+    """Return the window's size with openbox's frame."""
     return Size(window.inner.width + LEFT + RIGHT, window.inner.height + TOP + BOTTOM)
 
 
 def title_label(window: Window, at: Point) -> Label:
-    """The title in its bar."""
+    """Return the title in its bar."""
     return _TITLE.centred(window.title, at.x + frame(window).width // 2, at.y + TOP // 2)
 
 
 def close_button(window: Window, at: Point) -> Point:
-    """In the middle of the title bar's last button."""
+    """Return the middle of the title bar's last button."""
     return Point(at.x + frame(window).width - 11, at.y + TOP // 2)
 
 
@@ -71,7 +70,7 @@ def _middle(box: Rectangle) -> Point:
 
 @dataclass(frozen=True)
 class Message:
-    """A text, or none, over a row of buttons, or none. A press of a button closes it."""
+    """This window has a text, a row of buttons, or both. A press of a button closes it."""
 
     title: str
     style: Style
@@ -80,9 +79,9 @@ class Message:
     words: tuple[str, ...] = ()
     button: Size = Size(80, 26)
     gap: int = 8
-    """Between two buttons."""
+    """Pixels between two buttons."""
     indent: int = 6
-    """Of the first one."""
+    """Pixels left of the first button."""
 
     @property
     def inner(self) -> Size:
@@ -162,7 +161,7 @@ def _yad(title: str, style: Style, button: Size, size: Size, at: Point, rest: st
 
 @dataclass(frozen=True)
 class Grid:
-    """Buttons in columns, from top to bottom. A press of one closes it."""
+    """This window has buttons in columns, from top to bottom. A press of one closes it."""
 
     title: str
     style: Style
@@ -201,7 +200,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Confirmed:
-    """Entries below each other, and OK at the right below them."""
+    """This window has entries below each other, and OK at the bottom right."""
 
     title: str
     style: Style
@@ -234,7 +233,7 @@ class Confirmed:
 
     @property
     def _options(self) -> str:
-        """What makes yad show the entries."""
+        """Return yad's options for the entries."""
         raise NotImplementedError
 
     @property
@@ -243,16 +242,16 @@ class Confirmed:
 
     @property
     def _row(self) -> tuple[int, int]:
-        """Height of an entry, and from one entry to the next."""
+        """Return the height of an entry, and the distance from one entry to the next."""
         raise NotImplementedError
 
 
 class Choice(Confirmed):
-    """A list; OK prints the entry that was chosen."""
+    """This window has a list; OK prints the chosen entry."""
 
     @classmethod
     def fitting(cls, title: str, style: Style, words: Sequence[str], width: int, more: int) -> Choice:
-        """As high as its entries need, and `more`."""
+        """Make one as high as its entries need, plus `more`."""
         height = len(words) * (style.font.line + 6) + 2 * _MARGIN + 40 + more
         return cls(title, style, tuple(words), Size(width, height))
 
@@ -270,11 +269,11 @@ class Choice(Confirmed):
 
 
 class Boxes(Confirmed):
-    """Boxes to tick; OK prints the ticked ones, in their order."""
+    """This window has boxes to tick; OK prints the ticked ones, in their order."""
 
     @classmethod
     def fitting(cls, title: str, style: Style, words: Sequence[str], width: int, more: int) -> Boxes:
-        """As high as its boxes need, and `more`."""
+        """Make one as high as its boxes need, plus `more`."""
         return cls(title, style, tuple(words), Size(width, len(words) * (_CHECK_ROW + _GAP) + 2 * _MARGIN + 36 + more))
 
     @property

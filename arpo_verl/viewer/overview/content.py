@@ -1,4 +1,4 @@
-"""The document of the overview, put together from a run's folder."""
+"""This makes the overview's document from a run's folder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _DRAWN = 6
 
 @dataclass(frozen=True)
 class StopReasonShare:
-    """How many episodes ended so, and how many of these the evaluator gave the full score."""
+    """This is the share of episodes with a stop reason, and how many of them got the full score."""
 
     reason: str
     share: float
@@ -44,16 +44,16 @@ class StopReasonShare:
 
 @dataclass(frozen=True)
 class Chart:
-    """Amounts that belong together, by training step."""
+    """These amounts belong together; they are given by training step."""
 
     title: str
     unit: str
     series: dict[str, list[float | None]]
-    """By label; those that are always 0 are left out."""
+    """Values by label, without series that are always 0."""
 
 
 def overview_document(run: Run, snapshot: Snapshot) -> dict[str, Any]:
-    """`api/overview`: the run at a glance. What it did not record is null or empty; shares are in [0, 1]."""
+    """Make `api/overview`: the run at a glance. Unrecorded values are null or empty; shares are in [0, 1]."""
     metrics = run.metrics()
     validation = [episode for episode in snapshot.episodes if is_validation(episode)]
     training = [episode for episode in snapshot.episodes if not is_validation(episode)]
@@ -93,7 +93,7 @@ def overview_document(run: Run, snapshot: Snapshot) -> dict[str, Any]:
 
 
 class OverviewFeed:
-    """The overview for pages that ask again and again: it is made anew when the run has changed. Thread-safe."""
+    """This makes the overview for pages that ask repeatedly, again only after the run has changed. Thread-safe."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -102,7 +102,7 @@ class OverviewFeed:
         self._document: dict[str, Any] = {}
 
     def document(self) -> dict[str, Any]:
-        """The overview of the run as it is now."""
+        """Return the overview of the run as it is now."""
         snapshot, metrics = self._run.snapshot(), self._run.metrics()
         with self._lock:
             if self._made_of is None or self._made_of[0] != snapshot.number or self._made_of[1] is not metrics:
@@ -112,7 +112,7 @@ class OverviewFeed:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON has it: a rate with its interval, a dataclass as an object of its fields."""
+    """Return the value for JSON: a rate with its interval, a dataclass as an object of its fields."""
     if isinstance(value, Rate):
         return value.document()
     if dataclasses.is_dataclass(value):
@@ -127,12 +127,12 @@ def _plain(value: Any) -> Any:
 def _summary(run_dir: Path) -> RunSummary | None:
     try:
         return summarize_run(run_dir)
-    except (ConfigError, OSError, KeyError, TypeError):  # no metrics yet, or a file that is none
+    except (ConfigError, OSError, KeyError, TypeError):  # no metrics yet, or another file
         return None
 
 
 def _steps_left(starts: Sequence[dict[str, Any]], metrics: Metrics) -> dict[str, Any]:
-    """How many training steps the run has, and how long those that are left will take; null where nobody knows."""
+    """Return how many training steps the run has, and how long the remaining ones will take; null if unknown."""
     total = as_number(starts[-1].get("total_steps")) if starts else None
     done = [(step, s) for step, s in zip(metrics.steps, metrics.column(STEP), strict=True) if s is not None]
     if total is None or not done:
@@ -146,7 +146,7 @@ def _start(start: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _times(run_dir: Path, starts: Sequence[dict[str, Any]], episodes: Sequence[EpisodeSummary]) -> dict[str, Any]:
-    """Unix times; `end_is` says what `end` is the time of."""
+    """Return Unix times; `end_is` says what happened at `end`."""
     begun = [episode.started_at for episode in episodes if episode.started_at is not None]
     begun += [noted for start in starts if (noted := as_number(start.get("time"))) is not None]
     ended = [e.started_at + (e.wall_s or 0.0) for e in episodes if e.started_at is not None]
@@ -178,7 +178,7 @@ def _stop_reasons(training: Sequence[EpisodeSummary]) -> list[StopReasonShare]:
 
 
 def _charts(metrics: Metrics, trained: Iterable[int]) -> dict[str, Chart]:
-    """What is drawn beside success, at the training steps whose places in `metrics` these are."""
+    """Return the charts beside success, at the training steps with these positions in `metrics`."""
     places = list(trained)
 
     def chart(title: str, unit: str, names: Mapping[str, str]) -> Chart:
@@ -201,13 +201,13 @@ def _charts(metrics: Metrics, trained: Iterable[int]) -> dict[str, Chart]:
 def _missing(
     starts: Sequence[object], metrics: Metrics, episodes: Sequence[EpisodeSummary], replay: ReplayEffect
 ) -> list[str]:
-    """What the run does not say, in sentences."""
+    """Return sentences on what the run did not record."""
     said = {
-        "No recipe and no versions: the run has no starts.jsonl (it was not begun by a recipe's RunCallback, or is "
-        "older).": bool(starts),
+        "No recipe and no versions: the run has no starts.jsonl (it is older, or did not use a recipe's "
+        "RunCallback).": bool(starts),
         f"No metrics: there is no {METRICS_FILE} (trainer.logger must contain `file`).": bool(metrics.steps),
-        "No episodes: none is recorded (gui_agent.trajectory_dir, gui_agent.record).": bool(episodes),
-        "Replays by task and age, and what groups would have taught without them: no groups.jsonl is beside the "
-        "episodes.": replay.has_groups_file or not episodes,
+        "No episodes: none was recorded (gui_agent.trajectory_dir, gui_agent.record).": bool(episodes),
+        "Replays by task and age, and what groups would have taught without them: there is no groups.jsonl beside "
+        "the episodes.": replay.has_groups_file or not episodes,
     }
     return [sentence for sentence, is_said in said.items() if not is_said]

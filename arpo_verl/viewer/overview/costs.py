@@ -1,4 +1,4 @@
-"""Where the time went, and what broke."""
+"""This shows where the time went, and what broke."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ PARTS = {
     "timing_s/update_weights": "weights to the rollout engine",
     "timing_s/save_checkpoint": "checkpoint",
 }
-"""What a step consists of, in veRL's names; the rest of `timing_s/*` is a part of one of these, or lies beside them."""
+"""The parts of a step, by veRL's names; other `timing_s/*` are a part of one of these, or outside of the step."""
 VALIDATION = "timing_s/testing"
-"""veRL's timer of a step has ended when it validates."""
+"""The time of validation, which is not part of veRL's time of a step."""
 CALLS = {
     "environment/lease_wait_s/mean": "wait for a desktop",
-    "environment/boot_s/mean": "boot or clean a desktop (before it is leased)",
+    "environment/boot_s/mean": "boot or clean a desktop (before its lease)",
     "environment/reset_s/mean": "set the task up",
     "environment/step_s/mean": "one action and the look at it",
     "environment/evaluate_s/mean": "evaluate",
 }
 FAULTS = {
-    "environment/dropped_sessions": "sessions dropped, whatever the reason",
+    "environment/dropped_sessions": "sessions dropped, for any reason",
     "environment/rollout_workers_lost": "rollout workers that died and were replaced",
     "environment/faults/boot": "desktops that did not boot",
     "environment/faults/setup": "task set-ups that failed",
@@ -50,19 +50,19 @@ _IN_EPISODES = ("setup", "lost", "evaluator", "host")
 
 @dataclass(frozen=True)
 class Timing:
-    """A part of a step, or a call: seconds."""
+    """These are the seconds of a part of a step, or of a call."""
 
     name: str
     what: str
     mean_s: float
     max_s: float
     share: float | None = None
-    """Of all steps' time."""
+    """Share of all steps' time."""
 
 
 @dataclass(frozen=True)
 class TaskTime:
-    """A task's mean seconds an episode; None where the run did not record them."""
+    """These are a task's mean seconds for an episode; None if the run did not record them."""
 
     task_id: str
     episodes: int
@@ -79,7 +79,7 @@ class TaskTime:
 
 @dataclass(frozen=True)
 class FaultCount:
-    """A kind of fault and how often it came."""
+    """This is a kind of fault, and how often it happened."""
 
     what: str
     count: int
@@ -88,19 +88,19 @@ class FaultCount:
 @dataclass(frozen=True)
 class Faults:
     kinds: list[FaultCount] | None
-    """None: the run did not log them."""
+    """Counts by kind; None if the run did not log them."""
     total: int
-    """Desktops that failed, in whatever way."""
+    """Desktops that failed, in any way."""
     retried: int
-    """Attempts that a desktop's fault ended, and that were made again on a fresh desktop."""
+    """Attempts that a desktop's fault ended, and that were repeated on a fresh desktop."""
     quarantined: list[str]
-    """Tasks quarantined when the pool last wrote its state."""
+    """Tasks in quarantine when the pool last wrote its state."""
     broken: dict[str, str]
-    """Recorded folders that could not be read as an episode, and why."""
+    """Recorded folders that are not readable as an episode, and why."""
 
 
 def step_parts(metrics: Metrics) -> list[Timing]:
-    """What the steps' time is made of, most of it first; then what no timer accounts for, and validation beside it."""
+    """Return the parts of the steps' time, the largest first; then the time without a timer, and validation."""
     whole_s = sum(_values(metrics, STEP))
     parts = [_part(metrics, name, what, whole_s) for name, what in PARTS.items() if _values(metrics, name)]
     parts.sort(key=lambda part: sum(_values(metrics, part.name)), reverse=True)
@@ -113,12 +113,12 @@ def step_parts(metrics: Metrics) -> list[Timing]:
 
 
 def desktop_calls(metrics: Metrics) -> list[Timing]:
-    """What the desktops' calls take, by the step's means."""
+    """Return the times of the desktops' calls, from the steps' means."""
     return [_part(metrics, name, what, 0.0) for name, what in CALLS.items() if _values(metrics, name)]
 
 
 def slowest_tasks(episodes: Sequence[EpisodeSummary], count: int = 10) -> list[TaskTime]:
-    """The tasks whose episodes take longest, after all together."""
+    """Return all tasks together, and then the tasks whose episodes take longest."""
     if not episodes:
         return []
     tasks = [
@@ -130,7 +130,7 @@ def slowest_tasks(episodes: Sequence[EpisodeSummary], count: int = 10) -> list[T
 
 
 def faults(metrics: Metrics, quarantined: Iterable[str], broken: dict[str, str]) -> Faults:
-    """What broke."""
+    """Return what broke."""
     kinds = None
     if any(name in metrics.series for name in FAULTS):
         kinds = [FaultCount(what, int(sum(_values(metrics, name)))) for name, what in FAULTS.items()]

@@ -1,4 +1,4 @@
-"""What replay did: to the groups, to which tasks, how old it was, and to the metrics."""
+"""This shows the effect of replay on groups, tasks and metrics, and the age of replays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WITHOUT = "replay/without/"
 
 @dataclass(frozen=True)
 class TaskReplays:
-    """A task's groups."""
+    """These are a task's numbers of groups and replays."""
 
     task_id: str
     groups: int
@@ -26,7 +26,7 @@ class TaskReplays:
 
 @dataclass(frozen=True)
 class Compared:
-    """A metric's mean over the steps with a replay: of all rows, and without the replayed ones."""
+    """This is a metric's mean over the steps with a replay, for all rows and without the replayed ones."""
 
     name: str
     with_replays: float
@@ -35,9 +35,9 @@ class Compared:
 
 @dataclass(frozen=True)
 class Teaching:
-    """How many groups have members that differ in `what`: where all are equal, every advantage is 0.
+    """This counts groups whose members differ in `what`: if all are equal, every advantage is 0.
 
-    Over the recorded groups of which the replaced episodes' own outcomes are known.
+    It covers the recorded groups whose replaced episodes' own results are known.
     """
 
     what: str
@@ -47,31 +47,31 @@ class Teaching:
 
 @dataclass(frozen=True)
 class ReplayEffect:
-    """None or empty: the run did not record it."""
+    """This is the effect of replay; values that the run did not record are None or empty."""
 
     injected: int
     missed: int
     groups: dict[str, int]
-    """By outcome, before any replay: all_failed, mixed, all_solved."""
+    """Groups by outcome, before any replay: all_failed, mixed, all_solved."""
     teaching: list[Teaching]
     tasks: list[TaskReplays]
-    """Those with a replay, most replays first."""
+    """Tasks with a replay, most replays first."""
     ages: list[int]
-    """Of the replays, in training steps, in order."""
+    """Ages of the replays, in training steps, in order."""
     median_age: float | None
     compared: list[Compared]
     steps_with_replay: int
     ratio_mean: float | None
-    """Mean over the replayed rows' tokens of the policy's probability over that of the policy that wrote them."""
+    """Mean over the replayed rows' tokens of the policy's probability divided by the original policy's."""
     store_trajectories: int | None
-    """At the end."""
+    """Trajectories in the store at the end."""
     has_groups_file: bool
 
 
 def replay_effect(
     groups: Sequence[Sequence[TrainedRow]], episodes: Iterable[EpisodeSummary], metrics: Metrics
 ) -> ReplayEffect:
-    """Put together the trainer's metrics, the recorded groups and the episodes behind them."""
+    """Combine the trainer's metrics, the recorded groups and their episodes."""
     injected = metrics.column("replay/injected")
     replayed = [position for position, count in enumerate(injected) if count]
     ages = [age for group in groups for row in group if (age := _age(row)) is not None]
@@ -93,7 +93,7 @@ def replay_effect(
 
 
 def _age(row: TrainedRow) -> int | None:
-    """Of the replay in this row, in training steps."""
+    """Return the age of the replay in this row, in training steps."""
     if row.replay is None or row.replay.step is None or row.step is None:
         return None
     return row.step - row.replay.step
@@ -107,7 +107,7 @@ def _teaching(
         known = [(row, episode) for row in group if (episode := played.get((row.uid, row.session))) is not None]
         if len(known) == len(group) > 1:
             played_successes = [episode.success for _, episode in known]
-            # What is replayed is a success.
+            # Every replay is a success.
             trained = [1.0 if row.replaced else success for row, success in zip(group, played_successes, strict=True)]
             successes.append((len(set(played_successes)) > 1, len(set(trained)) > 1))
             played_rewards = [episode.reward if row.replaced else row.reward for row, episode in known]

@@ -1,4 +1,4 @@
-"""A few episodes to look at: the newest failures, and the newest tasks that were solved for the first time."""
+"""This chooses a few episodes to look at: the newest failures, and the newest first successes of tasks."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ EPISODES_A_KIND = 3
 MAX_TURNS = 12
 TEXT_CHARACTERS = 400
 _ACTIONS, _ACTION_CHARACTERS = 8, 1000
-"""Of a turn, and of an action as JSON: a longer one is left out."""
+"""Most actions of a turn, and most characters of an action as JSON; we leave out longer ones."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Episodes as the page gets them, the newest first, one a task."""
+    """These are episodes for the page, the newest first, one for each task."""
 
     failures: list[dict[str, Any]]
     first_successes: list[dict[str, Any]]
-    """Of tasks that no recorded training episode had solved before."""
+    """First successes, of tasks that no earlier recorded training episode had solved."""
 
 
 def choose_samples(run: Run, snapshot: Snapshot, training: Sequence[EpisodeSummary]) -> Samples:

@@ -1,4 +1,4 @@
-"""Success by step, by task and in validation."""
+"""This computes success by step, by task and in validation."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class StepSuccess:
-    """One step, in training or validation."""
+    """This is the success of one step, in training or validation."""
 
     step: int
     recorded: Rate
-    """Of the recorded episodes; `total` is 0 where none was."""
+    """Rate of the recorded episodes; its `total` is 0 if there are none."""
     measured: float | None
-    """The mean score that the trainer logged, over all of the step's episodes."""
+    """Mean score of all of the step's episodes, as the trainer logged it."""
 
     @property
     def share(self) -> float | None:
@@ -32,7 +32,7 @@ class StepSuccess:
 
 @dataclass(frozen=True)
 class TaskSuccess:
-    """One task over the run; its training episodes cut into those of the earlier and of the later half of the steps."""
+    """This is one task over the run, with its training episodes of the earlier and of the later half of the steps."""
 
     task_id: str
     instruction: str
@@ -44,25 +44,25 @@ class TaskSuccess:
 
     @property
     def order(self) -> tuple[float, str]:
-        """Hardest first."""
+        """Sort the hardest tasks first."""
         return self.training.share if self.training.total else 2.0, self.task_id
 
 
 def is_validation(episode: EpisodeSummary) -> bool:
-    """Whether it was played to validate. Where a run did not record it: step 0 trains on nothing."""
+    """Return whether an episode is a validation's; if the run did not record that, it is one at step 0."""
     return episode.step == 0 if episode.validation is None else episode.validation
 
 
 def by_step(episodes: Iterable[EpisodeSummary], metrics: Metrics) -> list[StepSuccess]:
-    """Training success by step; `episodes` are the training's. Without a step that is still being played: episodes
-    that end early are no fair part of it."""
+    """Return training success by step, from training episodes. It leaves out a step that is still being played, since
+    episodes that end early are not representative."""
     measured = dict(zip(metrics.steps, metrics.column("rollout/success_mean"), strict=True))
     ended = max((step for step, value in measured.items() if value is not None), default=float("inf"))
     return _steps((episode for episode in episodes if episode.step <= ended), measured)
 
 
 def validations(episodes: Iterable[EpisodeSummary], metrics: Metrics) -> list[StepSuccess]:
-    """Validations by step; `episodes` are theirs."""
+    """Return validations by step, from their episodes."""
     rows = (
         {name: value for name, values in metrics.series.items() if (value := values[i]) is not None}
         for i in range(len(metrics.steps))
@@ -78,7 +78,7 @@ def _steps(episodes: Iterable[EpisodeSummary], measured: dict[int, float | None]
 
 
 def by_task(training: Sequence[EpisodeSummary], validation: Sequence[EpisodeSummary]) -> list[TaskSuccess]:
-    """Success by task, hardest first."""
+    """Return success by task, hardest first."""
     trained = group_by((episode.task_id, episode) for episode in training)
     validated = group_by((episode.task_id, episode) for episode in validation)
     steps = sorted({episode.step for episode in training})
@@ -105,7 +105,7 @@ def by_task(training: Sequence[EpisodeSummary], validation: Sequence[EpisodeSumm
 
 
 def group_by(pairs: Iterable[tuple[Key, EpisodeSummary]]) -> dict[Key, list[EpisodeSummary]]:
-    """The episodes by key, in their order."""
+    """Group the episodes by key, in their order."""
     groups: dict[Key, list[EpisodeSummary]] = defaultdict(list)
     for key, episode in pairs:
         groups[key].append(episode)

@@ -75,7 +75,7 @@ def test_a_row_is_that_of_the_agent_loops_episode(small_processor, builder, task
 
 
 def test_a_demonstration_without_a_screen_before_each_reply_is_refused(demonstrations, builder):
-    with pytest.raises(ReplayError, match="one screenshot before each reply, got 1 and 2"):
+    with pytest.raises(ReplayError, match="has 1 screenshots and 2 replies"):
         builder.build(replace(demonstrations[0], screenshots=demonstrations[0].screenshots[:1]))
 
 

@@ -112,7 +112,7 @@ def test_who_gives_up_has_no_reward(environment, task):
         ("raise SystemExit('no such table')", "ended with 1: no such table"),
         ("print('done')", "must print `REWARD: <0 to 1>`, got 'done"),
         ("import time; time.sleep(100)", "took more than 0.1 s"),
-        ("print('x' * 3_000_000)", "said more than 1048576 bytes"),
+        ("print('x' * 3_000_000)", "printed more than 1048576 bytes"),
     ],
 )
 def test_a_reward_program_that_says_none_is_a_fault_and_no_zero(environment, task, reward, message, monkeypatch):
@@ -144,7 +144,7 @@ def test_a_set_up_that_fails_and_an_application_that_is_not_built_are_no_tasks(e
     write_bundle(tmp_path, "other", browser=False)
     (tmp_path / "websites/notes-app_mock/dist/index.html").unlink()
     (other,) = load_tasks(f"cua_gym:{tmp_path / 'other'}")
-    with pytest.raises(DesktopSetupError, match=r"notes-app_mock must be built in .* which has no index.html"):
+    with pytest.raises(DesktopSetupError, match=r"notes-app_mock is not built: .* has no index.html"):
         environment.reset(other)
 
 

@@ -92,7 +92,7 @@ def test_a_prompt_whose_words_are_not_installed_is_refused(check, monkeypatch):
 
 
 def test_a_family_that_neither_transformers_nor_verl_knows_is_refused(check):
-    with pytest.raises(ConfigError, match="model_family=opencua is for .* a server alone: transformers and veRL do"):
+    with pytest.raises(ConfigError, match="model_family=opencua works only .* server: transformers and veRL do"):
         check("gui_agent.model_family=opencua")
 
 

@@ -173,7 +173,7 @@ def test_charts_hold_what_is_not_always_zero(made):
         "replays": ["replays"],
         "time": ["rollouts: desktops and generation", "actor's update"],
         "stops": ["finished", "parse_error"],
-        "faults": ["sessions dropped, whatever the reason", "desktops lost during an episode"],
+        "faults": ["sessions dropped, for any reason", "desktops lost during an episode"],
     }
     assert overview["charts"]["groups"]["series"]["mixed"] == [1, 1, 2, 1]
 
@@ -183,7 +183,7 @@ def test_faults_are_counted_apart_from_drops(made):
     (made.folder(2, "torn") / "episode.json").write_text('{"task_id": ')
     faults = overview_of(made)["faults"]
     assert {fault["what"]: fault["count"] for fault in faults["kinds"] if fault["count"]} == {
-        "sessions dropped, whatever the reason": 1,
+        "sessions dropped, for any reason": 1,
         "desktops lost during an episode": 6,
     }
     assert (faults["total"], faults["retried"], faults["quarantined"]) == (6, 5, ["hard"])

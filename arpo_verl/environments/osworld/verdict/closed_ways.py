@@ -1,8 +1,8 @@
-"""The ways from what a policy made to code that evaluates it, or past it, in OSWorld's metrics and libraries: closed.
+"""This module closes the ways in which a policy's data could become code in OSWorld's metrics, or deceive them.
 
-A sandbox keeps such code from everything else, but a verdict is made in there too. So nothing of a desktop's data may
-become code, name another file, or stand for the file that it is compared with. The client's own files stay as they are:
-our names take the place of some in its modules, as `client` does with `requests`. docs/verdicts.md lists each way.
+A sandbox protects everything else from such code, but the verdict itself is made in there too. So a desktop's data may
+not become code, name another file, or replace the file that it is compared with. The client's own files stay as they
+are: we replace names in its modules, as `client` does with `requests`. docs/verdicts.md lists each way.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _VSCODE = "desktop_env.evaluators.metrics.vscode"
 MAX_LITERAL_CHARACTERS = 1 << 16
 MAX_UNPACKED_BYTES = 1 << 30
 MAX_ENTRIES = 20_000
-"""Of an archive."""
+"""Most entries of an archive."""
 MAX_PIXELS = 1 << 27
-"""Of an image: eight times a screen of 5120x3200."""
-# What a desktop's programs make. The others start programs (EPS), or nobody here makes them.
+"""Most pixels of an image: eight times a screen of 5120x3200."""
+# The formats that a desktop's programs write. The others start programs (EPS), or nobody here writes them.
 IMAGE_FORMATS = frozenset(
     {"AVIF", "BMP", "DIB", "GIF", "ICNS", "ICO", "JPEG", "JPEG2000", "PCX", "PNG", "PPM", "PSD", "QOI", "SGI", "TGA"}
     | {"TIFF", "WEBP", "XBM", "XPM"}
 )
-# Of ffmpeg: containers of films, for cv2, and of sounds, for audioread. Not those that name other files, as lists to
-# play do: ffmpeg finds one of MPEG-DASH anywhere in a file, whatever it begins with.
+# ffmpeg's names of containers: of films, for cv2, and of sounds, for audioread. Playlists are not among them, since
+# they name other files: ffmpeg finds one of MPEG-DASH anywhere in a file, however that begins.
 _FILMS = "asf,avi,flv,matroska,webm,mov,mp4,m4a,3gp,3g2,mj2,mpeg,mpegts,mpegvideo,ogg"
 _SOUNDS = f"{_FILMS},aac,ac3,aiff,amr,ape,au,caf,flac,mp3,tta,voc,w64,wav,wv"
 # How files of sound and films begin.
@@ -48,7 +48,7 @@ _MEDIA = (
     *(b"RIFF", b"OggS", b"fLaC", b"FORM", b".snd", b"caff", b"FLV", b"MThd"),
     *(b"\x1aE\xdf\xa3", b"0&\xb2u", b"\x00\x00\x01\xba", b"\x00\x00\x01\xb3", b"\x47"),
 )
-# At byte 4 of a film of MPEG-4 or QuickTime, behind the length of its first part.
+# Byte 4 of a film of MPEG-4 or QuickTime, after the length of its first part.
 _MPEG4 = (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")
 _MPEG_SYNC = 0xFFE0
 
@@ -56,15 +56,15 @@ _task_files: set[str] = set()
 
 
 class HostileData(BaseException):
-    """What the policy made tries to be more than data: its own doing. No `except Exception` of a metric takes it."""
+    """The policy's data tries to be more than data. It is no `Exception`, so that no metric catches it."""
 
 
 class NoVerdict(BaseException):
-    """There can be no verdict, whatever a metric that catches everything would make of it."""
+    """There can be no verdict; it is no `Exception`, so that no metric catches it and scores."""
 
 
 def close_all() -> None:
-    """Close them in this process, whose client is imported."""
+    """Close all ways in this process, after its client is imported."""
     _close_in_metrics()
     _close_images()
     _close_documents()
@@ -72,24 +72,24 @@ def close_all() -> None:
 
 
 def allow_imports(allowed: bool) -> None:
-    """Whether a metric may import the policy's files, which can then give itself any score."""
+    """Let a metric import the policy's files if `allowed`; these can then give themselves any score."""
     if allowed:
         vars(sys.modules[_VSCODE])["importlib"] = importlib
 
 
 def know_task_files(paths: Collection[str]) -> None:
-    """The files that came with the task: what is amiss with one of them is nobody's doing on the desktop."""
+    """Remember the files that came with the task: nothing on the desktop can have damaged them."""
     _task_files.clear()
     _task_files.update(map(os.path.realpath, paths))
 
 
 def is_task_file(path: Any) -> bool:
-    """Whether it came with the task."""
+    """Return whether the file came with the task."""
     return os.path.realpath(str(path)) in _task_files
 
 
 def refuse(path: Any, why: str) -> None:
-    """Raise: a file is not what it should be.
+    """Raise the error for a file that is not what it should be.
 
     Raises:
         NoVerdict: it is the task's own.
@@ -102,10 +102,10 @@ def refuse(path: Any, why: str) -> None:
 
 
 def literal(text: str) -> Any:
-    """A Python literal's value, in the place of `eval`; what is none equals nothing that a task expects.
+    """Return a Python literal's value; this replaces `eval`. Other text gives a value that no task expects.
 
     Raises:
-        EvaluatorError: there is no text: the guest's command printed nothing, which says nothing of its desktop.
+        EvaluatorError: there is no text: the guest's command printed nothing, which proves nothing about its desktop.
         HostileData: it is too long.
     """
     if not isinstance(text, str) or not text.strip():
@@ -122,7 +122,7 @@ def literal(text: str) -> Any:
 
 
 class Instead:
-    """A module, or whatever has names, with some of them replaced."""
+    """This is a module or another object with some of its names replaced."""
 
     def __init__(self, module: Any, **names: Any):
         self._module = module
@@ -144,7 +144,7 @@ def _close_in_metrics() -> None:
     basic_os, chrome, utils = sys.modules[_BASIC_OS], sys.modules[_CHROME], sys.modules[_UTILS]
     vlc, vscode = sys.modules[_VLC], sys.modules[_VSCODE]
     vars(basic_os)["eval"] = literal
-    # A likeness is negative where a picture is the other's opposite.
+    # The similarity of two opposite pictures is negative.
     compare = _from_zero(vlc.compare_images)
     vars(vlc)["compare_images"] = vars(sys.modules["desktop_env.evaluators.metrics"])["compare_images"] = compare
     vars(vscode)["importlib"] = _NoImports()
@@ -152,7 +152,7 @@ def _close_in_metrics() -> None:
     vars(vlc)["cv2"] = Instead(vlc.cv2, VideoCapture=_Film(vlc.cv2))
     vars(vlc)["librosa"] = Instead(vlc.librosa, load=_Sound(vlc.librosa))
     vars(chrome)["fitz"] = Instead(chrome.fitz, open=_Pdf(chrome.fitz))
-    # It would ask the internet for the list of domains' endings; the one that it brings is as good.
+    # It would fetch the list of domains' endings from the internet; its built-in list is as good.
     extract = utils.tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
     vars(utils)["tldextract"] = Instead(utils.tldextract, extract=extract)
 
@@ -174,9 +174,9 @@ class _NoImports:
 
 
 class _ZipFile(zipfile.ZipFile):
-    """One whose entries lie below where they are unpacked, and that is no bomb.
+    """This is an archive whose entries stay below the folder where they are unpacked, and which is no zip bomb.
 
-    A metric writes entries by their names, so `../expected.epub.dir/a.html` would be the expected file itself.
+    A metric writes entries by their names, so `../expected.epub.dir/a.html` would replace the expected file.
     """
 
     def __init__(self, file: Any, *args: Any, **options: Any):
@@ -184,7 +184,7 @@ class _ZipFile(zipfile.ZipFile):
         _check_entries(file, [(entry.filename, entry.file_size) for entry in self.infolist()])
 
     def extract(self, member: Any, path: Any = None, pwd: bytes | None = None) -> str:
-        """Two getters extract the entry that a slide names beside the task's files: one of no folder may be one."""
+        """Refuse an entry outside of any folder: two getters extract a slide's entry into the folder of task files."""
         name = member.filename if isinstance(member, zipfile.ZipInfo) else str(member)
         if len([part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]) < 2:
             refuse(self.filename, f"has an entry {name[:200]!r} in the place of another file")
@@ -194,13 +194,13 @@ class _ZipFile(zipfile.ZipFile):
 def _check_entries(path: Any, entries: list[tuple[str, int]]) -> None:
     for name, _ in entries:
         if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/"):
-            refuse(path, f"has an entry {name[:200]!r}, which lies outside of it")
+            refuse(path, f"has an entry {name[:200]!r}, which leads outside of it")
     if len(entries) > MAX_ENTRIES or sum(size for _, size in entries) > MAX_UNPACKED_BYTES:
         refuse(path, f"has {len(entries)} entries of {sum(size for _, size in entries)} bytes")
 
 
 def _unpack_archive(filename: str, extract_dir: str, *args: Any, **options: Any) -> None:
-    """`shutil.unpack_archive` without links: one in the policy's archive would be the file that it is compared with."""
+    """Unpack as `shutil.unpack_archive` does, but no links: one could point to the file that it is compared with."""
     try:
         if tarfile.is_tarfile(filename):
             with tarfile.open(filename) as archive:
@@ -221,7 +221,7 @@ def _unpack_archive(filename: str, extract_dir: str, *args: Any, **options: Any)
 
 
 def _connect(path: str, *args: Any, **options: Any) -> sqlite3.Connection:
-    """`sqlite3.connect` that runs nothing of the database's own and opens no other file."""
+    """Connect as `sqlite3.connect` does, but run no code of the database's and open no other file."""
     connection: sqlite3.Connection = sqlite3.connect(path, *args, **options)
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.set_authorizer(
@@ -231,7 +231,7 @@ def _connect(path: str, *args: Any, **options: Any) -> sqlite3.Connection:
 
 
 class _Film:
-    """`cv2.VideoCapture` of films alone. ffmpeg takes a list to play for one, and plays the expected file."""
+    """This is `cv2.VideoCapture` for films only: ffmpeg accepts a playlist, which could play the expected file."""
 
     def __init__(self, cv2: Any):
         self._cv2 = cv2
@@ -239,14 +239,14 @@ class _Film:
     def __call__(self, path: str, *args: Any, **options: Any) -> Any:
         _check_media(path)
         capture = self._cv2.VideoCapture(path, *args, **options)
-        # Of two that cannot be opened the metric says that they are alike.
+        # The metric finds two films equal if it can open neither.
         if not capture.isOpened():
             refuse(path, "is no film")
         return capture
 
 
 class _Pdf:
-    """`fitz.open` of PDF alone: it takes web pages, books, drawings and comics for documents too."""
+    """This is `fitz.open` for PDF only: it also opens web pages, books, drawings and comics."""
 
     def __init__(self, fitz: Any):
         self._fitz = fitz
@@ -259,7 +259,7 @@ class _Pdf:
 
 
 class _Sound:
-    """`librosa.load` of sounds alone; the metric takes two that cannot be read for alike."""
+    """This is `librosa.load` for sounds only: the metric finds two sounds equal if it can read neither."""
 
     def __init__(self, librosa: Any):
         self._librosa = librosa
@@ -279,11 +279,11 @@ class _Sound:
 
 @functools.cache
 def _bound_ffmpeg() -> None:
-    """Have audioread, which librosa turns to where soundfile fails, use ffmpeg alone, and for files of sound alone."""
+    """Restrict audioread, librosa's fallback after soundfile, to ffmpeg and to files of sound."""
     try:
         audioread: Any = importlib.import_module("audioread")
     except ImportError:
-        return  # nothing to turn to
+        return  # there is no fallback
 
     ffdec = audioread.ffdec
     start = ffdec.popen_multiple
@@ -333,12 +333,12 @@ def _close_documents() -> None:
     from pdfminer import cmapdb
 
     etree: Any = importlib.import_module("lxml.etree")
-    # Its own resolves entities, of which one may be another file.
+    # The default parser resolves entities, and one may be another file.
     etree.set_default_parser(etree.XMLParser(resolve_entities=False, no_network=True))
     load = cmapdb.CMapDB._load_data
 
     def load_inside(name: str) -> Any:
-        # A document names a map of characters; old releases unpickle whatever file that leads to.
+        # A document names a map of characters; old releases unpickle the file of that name, wherever it is.
         if "/" in name or "\\" in name or ".." in name:
             raise cmapdb.CMapDB.CMapNotFound(name)
         return load(name)

@@ -1,7 +1,7 @@
-"""The ports of a sandbox, served from this process: a connection to one of them goes to this desktop, or nowhere.
+"""This process serves a sandbox's ports: a connection to one of them goes to this desktop, or nowhere.
 
-The sandbox hands over its listening sockets before it has read anything of the desktop's, and can open no other way
-out: its network is its own and has none. So which host and port is reached is decided here alone.
+The sandbox hands over its listening sockets before it reads anything from the desktop. Its own network has no other way
+out, so only this module decides which host and port it reaches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from arpo_verl.desktop import relay
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 128
-"""At once. Playwright and a session of HTTP need a few."""
+"""Most connections at once. Playwright and an HTTP session need a few."""
 CONNECT_TIMEOUT_S = 30.0
 _CHUNK_BYTES = 1 << 16
 _HTTPS = 443
@@ -33,12 +33,12 @@ _Opener = Callable[[Streams], Awaitable[Streams]]
 
 
 class GuestRelay:
-    """Joins what connects to a sandbox's ports with the desktop, until it is closed.
+    """This relay connects a sandbox's ports with the desktop, until it is closed.
 
     Args:
-        listeners: the sandbox's listening sockets; ours from now on.
-        addresses: where each of the first of them leads.
-        hosts: names on the internet that the last one, a proxy for HTTPS, leads to; empty: there is no such listener.
+        listeners: the sandbox's listening sockets, which the relay now owns.
+        addresses: where the first listeners lead, in order.
+        hosts: internet hosts that the last listener, a proxy for HTTPS, leads to; if empty, there is no such listener.
     """
 
     def __init__(self, listeners: list[socket.socket], addresses: Mapping[int, Address], hosts: Collection[str] = ()):
@@ -51,7 +51,7 @@ class GuestRelay:
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(_LOOP_TIMEOUT_S)
 
     def close(self) -> None:
-        """Close the ports and what goes through them."""
+        """Close the ports and their connections."""
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(_LOOP_TIMEOUT_S)
 
     async def _listen(self) -> None:
@@ -101,10 +101,10 @@ class GuestRelay:
                 writer.transport.abort() if writer.transport.is_closing() else writer.close()
 
     async def _open_host(self, sandbox: Streams) -> Streams:
-        """Answer an HTTP CONNECT: the way to a host that the recipe allows, by the proxy that this process has to use.
+        """Answer an HTTP CONNECT by a connection to an allowed host, through this process's own proxy if it has one.
 
         Raises:
-            OSError: another host, or it is not reached.
+            OSError: the recipe does not allow the host, or it cannot be reached.
         """
         head = await sandbox[0].readuntil(b"\r\n\r\n")
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split()
@@ -112,7 +112,7 @@ class GuestRelay:
         if host.lower() not in self._hosts or port != str(_HTTPS):
             sandbox[1].write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
             await sandbox[1].drain()
-            raise PermissionError(f"an evaluator asked for {words[1:2]}, which environment.evaluator_hosts lacks")
+            raise PermissionError(f"an evaluator asked for {words[1:2]}, which is not in environment.evaluator_hosts")
         streams = await _connect_https(host)
         sandbox[1].write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         return streams
@@ -153,7 +153,7 @@ async def _pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
 
 
 async def _tell_unreachable(sandbox: Streams) -> None:
-    """Answer the request by a server error: a guest that is not reached has not closed its program."""
+    """Answer the request with a server error, so that an unreachable guest does not look like a closed program."""
     with contextlib.suppress(OSError, asyncio.TimeoutError):
         await asyncio.wait_for(sandbox[0].read(_CHUNK_BYTES), CONNECT_TIMEOUT_S)
         sandbox[1].write(b"HTTP/1.1 504 Gateway Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
@@ -163,7 +163,7 @@ async def _tell_unreachable(sandbox: Streams) -> None:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close as where nobody listens: a connection that is reset, not one that ends."""
+    """Reset the connection instead of ending it, as if nobody listened."""
     connection = writer.get_extra_info("socket")
     if connection is not None and connection.fileno() >= 0:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

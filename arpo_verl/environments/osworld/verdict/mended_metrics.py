@@ -1,9 +1,8 @@
-"""Metrics of OSWorld's that gave 1.0 for less than their task asks, each held to one thing more.
+"""This module corrects metrics of OSWorld's that gave 1.0 for less than their task asks: each makes one more check.
 
-Some compare only as far as the shorter of two files goes, some find that all of nothing is as it should be, some
-believe what a file says of itself. Where such a metric has given a score, we look once more at the result. What it
-lacks makes the score 0, and the episode's record says why. docs/benchmark-fidelity.md lists them. The client's files
-stay as they are.
+Some compare only up to the end of the shorter file, some accept an empty result, some believe what a file says about
+itself. After such a metric has given a score, we check the result again. If something is missing, the score becomes 0,
+and the episode's record says why. docs/benchmark-fidelity.md lists these metrics. The client's files stay as they are.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from arpo_verl.environments.osworld.verdict.closed_ways import Instead, is_task_
 
 _METRICS = "desktop_env.evaluators.metrics"
 MAX_NUMBERS = 10
-"""In a text that answers with one: more are guesses."""
+"""Most numbers in a text that should answer with one: more are guesses."""
 FILM_SHARE = 0.95
-"""Of the expected film's frames that a result must have: programs round a film's length differently."""
+"""Share of the expected film's frames that a result must have: programs round a film's length differently."""
 SLIDER_NUMBERS = 12
-"""Of VLC's slider: four colours."""
+"""Numbers in VLC's slider setting: four colours."""
 
 Lack = Callable[..., str]
-"""What a result that was given a score lacks, in words; empty where it lacks nothing. Called as the metric is."""
+"""A function that returns what a scored result lacks, in words, or empty. It takes the metric's arguments."""
 
 
 class Refused(float):
-    """A score of 0 that says why."""
+    """This is a score of 0 with its reason."""
 
     def __new__(cls, why: str) -> Refused:
         score = super().__new__(cls, 0.0)
@@ -46,7 +45,7 @@ class Refused(float):
 
 
 def mend_all() -> None:
-    """Mend them in this process, whose client is imported and has its ways closed."""
+    """Correct the metrics in this process, after its client is imported and `closed_ways` has run."""
     package = sys.modules[_METRICS]
     for path, lack in MENDED.items():
         name = path.partition(".")[2]
@@ -119,7 +118,7 @@ def _shorter_film(result: str, expected: str, **_: Any) -> str:
     film, gold = cv2.VideoCapture(result), cv2.VideoCapture(expected)
     found, wanted = (int(one.get(cv2.CAP_PROP_FRAME_COUNT)) for one in (film, gold))
     last = int(wanted * FILM_SHARE) - 1
-    film.set(cv2.CAP_PROP_POS_FRAMES, last)  # what its head says may not be there
+    film.set(cv2.CAP_PROP_POS_FRAMES, last)  # its head may promise frames that are not there
     if last < 0 or (found > last and film.grab()):
         return ""
     return f"it ends before frame {last} of the expected film's {wanted}"
@@ -174,7 +173,7 @@ def _few_colours(result: str, rule: dict[str, Any], **_: Any) -> str:
 
 def _fewer_keys(result: str, expected: str, **_: Any) -> str:
     found, wanted = (len(json.loads(open(path).read())) for path in (result, expected))
-    # Only the first one's keys are looked for in the other; a task may give the expected file first.
+    # The metric looks only for the first file's keys in the other; a task may give the expected file first.
     return f"it has {found} keys, the expected file {wanted}" if found < wanted and not is_task_file(result) else ""
 
 
@@ -229,17 +228,17 @@ def _guesses(result: str, expected: str, **_: Any) -> str:
 
 
 def _difference(chops: Any, one: Any, other: Any) -> Any:
-    """`ImageChops.difference` whose box is that of all channels: of opaque pictures with alpha, Pillow's has none."""
-    if one.mode in ("P", "PA"):  # numbers of colours, which may be other colours
+    """Return `ImageChops.difference` with the box of all channels: Pillow finds none in opaque pictures with alpha."""
+    if one.mode in ("P", "PA"):  # indices, which may mean other colours in the other picture
         one, other = one.convert("RGBA"), other.convert("RGBA")
     difference = chops.difference(one, other)
     return Instead(difference, getbbox=functools.partial(difference.getbbox, alpha_only=False))
 
 
 def check_thunderbird_folder(result: Any, reference: Any, **options: Any) -> float:
-    """1.0 where folders of Thunderbird's hold the same messages, as OSWorld's metric of this name says of itself.
+    """Return 1.0 if folders of Thunderbird's hold the same messages, as OSWorld's metric of this name should.
 
-    OSWorld's passes over each message that is not empty, so that any two folders are alike.
+    OSWorld's skips each message that is not empty, so any two folders are equal for it.
 
     Args:
         result: a folder's file, or a list of such.
@@ -289,4 +288,4 @@ MENDED: dict[str, Lack] = {
     "vlc.compare_videos": _shorter_film,
     "vscode.compare_result_files": _guesses,
 }
-"""Module and name of a metric, and what its result may lack."""
+"""Module and name of a metric -> the function that finds what its result lacks."""

@@ -1,6 +1,6 @@
-"""What passes between a worker and a sandbox: frames of JSON with their length before them, bounded, and descriptors.
+"""A worker and a sandbox exchange these messages: bounded frames of JSON after their length, and descriptors.
 
-No pickle: what comes out of a sandbox may have been written by the one who planted the data that it read.
+We use no pickle, because the author of hostile data may have written what comes out of a sandbox.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from arpo_verl.types import Evaluation
 MAX_FRAME_BYTES = 1 << 20
 MAX_REQUEST_BYTES = 1 << 26
 MAX_TEXT = 4000
-"""Of an error's message, in characters."""
+"""Most characters of an error's message."""
 _LENGTH = struct.Struct(">I")
 _DESCRIPTORS = 64
-"""At once; the kernel takes up to 253."""
+"""Descriptors sent at once; the kernel takes up to 253."""
 _MAX_DEPTH = 16
 
 
 class BadMessage(ValueError):
-    """What came is not what was agreed on."""
+    """The other end sent something that the protocol does not allow."""
 
 
 def send(channel: socket.socket, message: Mapping[str, Any]) -> None:
@@ -44,11 +44,11 @@ def send(channel: socket.socket, message: Mapping[str, Any]) -> None:
 
 
 def receive(channel: socket.socket, limit: int, deadline: float = math.inf) -> dict[str, Any] | None:
-    """The next frame; None where the other end closed before it began.
+    """Return the next frame; None if the other end closed before it began.
 
     Args:
-        limit: bytes of its content.
-        deadline: of the monotonic clock, for the whole frame.
+        limit: most bytes of its content.
+        deadline: when the whole frame must be here, by the monotonic clock.
 
     Raises:
         BadMessage: it is longer than `limit`, cut off, or no JSON object.
@@ -84,10 +84,10 @@ def send_descriptors(channel: socket.socket, descriptors: Sequence[int]) -> None
 
 
 def receive_descriptors(channel: socket.socket, count: int) -> list[int]:
-    """The next `count` descriptors.
+    """Return the next `count` descriptors.
 
     Raises:
-        BadMessage: others came, or fewer.
+        BadMessage: another number came.
     """
     received: list[int] = []
     while len(received) < count:
@@ -103,15 +103,15 @@ def receive_descriptors(channel: socket.socket, count: int) -> list[int]:
 
 
 def encode_verdict(evaluation: Evaluation) -> dict[str, Any]:
-    """A verdict as JSON's own values."""
+    """Return a verdict as JSON's own values."""
     return dataclasses.asdict(evaluation)
 
 
 def decode_verdict(value: Any) -> Evaluation:
-    """A verdict from JSON's values, each of its declared type, and score and share within their range.
+    """Return a verdict from JSON's values, each of its declared type, with score and share in their range.
 
     Raises:
-        BadMessage: it is none.
+        BadMessage: it is no such verdict.
     """
     try:
         verdict = _decode(Evaluation, value, _MAX_DEPTH)
@@ -122,7 +122,7 @@ def decode_verdict(value: Any) -> Evaluation:
 
 
 def _decode(kind: Any, value: Any, depth: int) -> Any:
-    """`value` as a `kind`: a dataclass, a tuple, a mapping of strings, an optional, or one of JSON's plain values."""
+    """Return `value` as a `kind`: a dataclass, tuple, mapping of strings, optional, or one of JSON's plain values."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if depth > 0 and dataclasses.is_dataclass(kind) and isinstance(kind, type):
         hints = typing.get_type_hints(kind)

@@ -1,8 +1,8 @@
-"""One evaluation: a fork of the zygote that shuts itself in, evaluates one desktop, says its verdict and is killed.
+"""A sandbox runs one evaluation: this fork of the zygote isolates itself, evaluates a desktop, reports and is killed.
 
-Its orders come from the worker, before it reads a byte of the desktop: the task, the files that the client has
-downloaded for it, how patient to be. From then on nothing in here is believed but what it says on its channel, and that
-only as far as `sandboxed_evaluator` checks it.
+The worker sends its request before it reads a byte from the desktop: the task, the files that the client has
+downloaded for it, the time-outs. From then on we trust only its messages on its channel, after `sandboxed_evaluator`
+has checked them.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ from arpo_verl.environments.osworld.verdict.host_command import SCRATCH
 from arpo_verl.errors import DesktopError
 
 GUEST_HOST = "127.0.0.1"
-"""Where a desktop is found in its sandbox, whatever its address is, at `GUEST_PORTS`."""
+"""The desktop's host inside a sandbox, at `GUEST_PORTS`, whatever its real address is."""
 PROXY_PORT = 3128
-"""Where the hosts are found that the recipe allows."""
+"""The port of the proxy to the hosts that the recipe allows."""
 _PROXY_URL = f"http://{GUEST_HOST}:{PROXY_PORT}"
 CACHE, WORK = f"{SCRATCH}/cache", f"{SCRATCH}/work"
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a sandbox may take."""
+    """These are a sandbox's limits."""
 
     memory_bytes: int
-    """Of each of its processes, beside what the client takes when it is imported."""
+    """For each of its processes, beside what the imported client takes."""
     scratch_bytes: int
-    """To write to, beside the task's files."""
+    """Space for files, beside the task's own."""
     time_s: float
 
 
 @dataclass(frozen=True)
 class VerdictRequest:
-    """What a sandbox gets."""
+    """This request is all that a sandbox gets."""
 
     name: str
     spec: Mapping[str, Any]
     bounds: Mapping[str, Any]
     client_options: Mapping[str, Any]
-    """`DesktopEnv`'s own."""
+    """The arguments of `DesktopEnv`."""
     config: Mapping[str, Any]
-    """`EnvironmentConfig`'s that say how patient the client is."""
+    """The fields of `EnvironmentConfig` with the client's time-outs and attempts."""
     state: Mapping[str, Any]
     """Attributes of the client that the episode has changed."""
     user_id: int | None = None
-    """Whom it becomes; None where there is nobody but the caller."""
+    """The user that it becomes; None keeps the caller's."""
     files: tuple[tuple[str, int], ...] = ()
-    """Path below the client's folder and bytes of each file; their descriptors come after the request."""
+    """Each file's path below the client's folder, and its size in bytes; the descriptors follow the request."""
     reaches_hosts: bool = False
     """Whether there is a proxy to the hosts that the recipe allows."""
     runs_policy_code: bool = False
@@ -77,7 +77,7 @@ def warm_up() -> None:
 
 
 def main(channel_fd: int) -> None:
-    """Evaluate as the channel says. Whatever happens ends in one last frame, or in this process's death."""
+    """Evaluate the channel's request. It always ends with one last frame, or with this process's death."""
     channel = socket.socket(fileno=channel_fd)
     message = messages.receive(channel, messages.MAX_REQUEST_BYTES)
     if message is None:
@@ -93,7 +93,7 @@ def main(channel_fd: int) -> None:
 
 
 def _shut_in(channel: socket.socket, request: VerdictRequest, bounds: Bounds) -> None:
-    """Before the first byte of the desktop's: namespaces, ports; no privilege; then files and bounds."""
+    """Isolate this process before it reads from the desktop: namespaces, ports, no privileges, then files, limits."""
     files = [(str(path), int(size)) for path, size in request.files]
     privileges.die_first()
     sandbox_limits.enter_own_namespaces(bounds.scratch_bytes + sum(size for _, size in files), SCRATCH)
@@ -101,7 +101,7 @@ def _shut_in(channel: socket.socket, request: VerdictRequest, bounds: Bounds) ->
     listeners = [socket.create_server((GUEST_HOST, port)) for port in ports]
     messages.send_descriptors(channel, [listener.fileno() for listener in listeners])
     for listener in listeners:
-        listener.close()  # the worker has it: it alone accepts
+        listener.close()  # only the worker, which has a copy, accepts
     sandbox_limits.drop_privileges(request.user_id)
     os.umask(0o077)
     for folder in (CACHE, WORK, os.environ["HOME"]):
@@ -115,14 +115,14 @@ def _shut_in(channel: socket.socket, request: VerdictRequest, bounds: Bounds) ->
 
 
 def _copy(source: int, target: str) -> None:
-    """A copy, since a metric may open its files for writing."""
+    """Copy the file, since a metric may open its files for writing."""
     os.makedirs(os.path.dirname(target), exist_ok=True)
     with open(source, "rb") as read, open(target, "wb") as written:
         shutil.copyfileobj(read, written, 1 << 20)
 
 
 class _RunningMachine(MachineProvider):
-    """A machine that runs already, and goes on."""
+    """This provider's machine runs already, and keeps running."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
@@ -151,7 +151,7 @@ def _evaluate(request: VerdictRequest, channel: socket.socket) -> Any:
 
 
 def _tell_stages(client: Any, channel: socket.socket) -> None:
-    """Say where the evaluation is: in what reads the desktop's result, or anywhere else. A sandbox that dies cannot."""
+    """Report whether the evaluation is reading the desktop's result or not: a dead sandbox cannot report that."""
 
     def told(function: Callable[..., Any] | None, stage: str) -> Callable[..., Any] | None:
         if function is None:
@@ -176,13 +176,13 @@ def _tell_stages(client: Any, channel: socket.socket) -> None:
 
 
 def _fault(error: BaseException) -> dict[str, str]:
-    """What went wrong, in words: the first `DesktopError` of the chain, else what was raised."""
+    """Return the fault to report: the first `DesktopError` of the chain, otherwise the exception itself."""
     known = desktop_cause(error) or error
     return {"class": type(known).__name__, "message": str(known)[: messages.MAX_TEXT]}
 
 
 def desktop_cause(error: BaseException) -> DesktopError | None:
-    """Our own error, raised or inside one of the client's: it wraps what a set-up step raises."""
+    """Return our own error, raised directly or inside one of the client's, which wraps a set-up step's error."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, DesktopError):

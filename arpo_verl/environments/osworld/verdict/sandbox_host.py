@@ -1,4 +1,4 @@
-"""This process's sandbox host, as this process sees it: started, asked for sandboxes, ended."""
+"""This module starts this process's sandbox host, asks it for sandboxes, and ends it."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from arpo_verl.errors import DesktopBootError, DesktopError, EvaluatorError
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 180.0
-"""From nothing to a client that is imported: 2 s on an idle machine, 8 s on a busy one."""
+"""The time-out of a start, until the client is imported: that takes 2 s on an idle machine, 8 s on a busy one."""
 FORK_TIMEOUT_S = 60.0
-"""A fork of a warm host takes 10 ms."""
+"""The time-out of a fork; a warm host takes 10 ms."""
 KILL_TIMEOUT_S = 30.0
 _MAX_PACKET = 4096
 
 
 class SandboxProcess(ProcessHandle):
-    """A sandbox's process, and with it all that it started."""
+    """This is a sandbox's process, and with it all that it started."""
 
     def move_to(self, group: Cgroup) -> None:
-        """Have `group` bound it, and what it starts from now on.
+        """Put it, and what it starts from now on, under the limits of `group`.
 
         Raises:
             ProcessLookupError: it has ended.
@@ -54,17 +54,17 @@ class SandboxProcess(ProcessHandle):
 
 
 class ReadySandbox(NamedTuple):
-    """A sandbox that waits for its request."""
+    """This sandbox waits for its request."""
 
     process: SandboxProcess
     channel: socket.socket
 
 
 class SandboxHost:
-    """A running sandbox host. It ends when this object, or the process that holds it, does, however that happens."""
+    """This is a running sandbox host. It ends with this object, or with the process that holds it, in any case."""
 
     def __init__(self) -> None:
-        """Start it, without waiting for it.
+        """Start the host, without waiting for it.
 
         Raises:
             MissingDependencyError: bubblewrap is not installed.
@@ -78,7 +78,7 @@ class SandboxHost:
         self._lock = threading.Lock()
         self._ready = False
         self._spare: ReadySandbox | None = None
-        # Forks the next sandbox and buries the last one while nobody waits.
+        # It forks the next sandbox and removes the last one in the background.
         self._background = ThreadPoolExecutor(1, thread_name_prefix="sandbox-host")
         self._deadline = time.monotonic() + START_TIMEOUT_S
         _alive.add(self)
@@ -86,24 +86,24 @@ class SandboxHost:
 
     @property
     def pid(self) -> int:
-        """Of the sandbox's process."""
+        """The id of the host's process."""
         return self._process.pid
 
     def is_alive(self) -> bool:
-        """Whether it runs, or is still starting."""
+        """Return whether it runs, or is still starting."""
         return self._process.poll() is None
 
     def await_ready(self) -> None:
-        """Wait until sandboxes can be had.
+        """Wait until it can give sandboxes.
 
         Raises:
-            DesktopBootError: it does not start; with the reason, as far as it said one.
+            DesktopBootError: it does not start; with the reason, if it gave one.
         """
         with self._lock:
             self._await_ready()
 
     def take_sandbox(self) -> ReadySandbox:
-        """A new sandbox. The next one is forked meanwhile.
+        """Return a new sandbox; it forks the next one in the background.
 
         Raises:
             DesktopError: there is none.
@@ -116,7 +116,7 @@ class SandboxHost:
         return sandbox
 
     def bury(self, process: SandboxProcess, user: users.UserClaim | None, group: Cgroup | None) -> None:
-        """Kill a sandbox; when it is gone, its group is removed, and its user is free for others."""
+        """Kill a sandbox; when it is gone, remove its group and free its user for others."""
         process.kill()
 
         def await_end() -> None:
@@ -132,7 +132,7 @@ class SandboxHost:
         if self._spare is None and self.is_alive():
             try:
                 sandbox = self._fork()
-            except DesktopError as error:  # those who need one will hear
+            except DesktopError as error:  # the next evaluation will raise it
                 logger.debug("no sandbox could be forked in advance: %s", error)
                 return
             with self._lock:
@@ -171,12 +171,12 @@ class SandboxHost:
         poller.register(self._control, select.POLLIN)
         if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
             self.close()
-            raise EvaluatorError("the sandbox host did not answer in time and was ended")
+            raise EvaluatorError("the sandbox host did not answer in time, so we ended it")
         packet, descriptors, _, _ = socket.recv_fds(self._control, _MAX_PACKET, 1)
         if not packet:
             words = last_words(self._process, self._log)
             hint = f"; {USER_NAMESPACES}" if "bwrap:" in words or "unshare" in words else ""
-            raise EvaluatorError(f"the sandbox host, in which verdicts are given, ended{words}{hint}")
+            raise EvaluatorError(f"the sandbox host, which gives verdicts, ended{words}{hint}")
         answer: dict[str, Any] = json.loads(packet)
         return answer, list(descriptors)
 
@@ -184,7 +184,7 @@ class SandboxHost:
 def _end(
     process: subprocess.Popen[bytes], control: socket.socket, log: IO[bytes], background: ThreadPoolExecutor
 ) -> None:
-    """bubblewrap's end is the host's, and that every sandbox's."""
+    """End bubblewrap, which ends the host, which ends every sandbox."""
     background.shutdown(wait=False)
     process.kill()
     process.wait()
@@ -198,7 +198,7 @@ _host: SandboxHost | None = None
 
 
 def this_process_host() -> SandboxHost:
-    """The sandbox host of this process, started on first use, and anew where it died.
+    """Return this process's sandbox host, which it starts on first use, and again after it died.
 
     Raises:
         MissingDependencyError: bubblewrap is not installed.

@@ -1,4 +1,4 @@
-"""What makes a forked process a sandbox: namespaces, memory to write to, loopback, no privilege, bounds."""
+"""This module makes a forked process a sandbox: namespaces, memory to write to, loopback, no privileges, limits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MAX_PROCESSES = 512
 MAX_FILES = 1024
 MAX_INODES = 50_000
 SHARED_MEMORY_BYTES = 64 << 20
-"""In `/dev/shm`."""
+"""Size of `/dev/shm`."""
 
 
 def enter_own_namespaces(scratch_bytes: int, scratch: str) -> None:
-    """Leave the parent's mounts, network, System V objects and host name; have empty memory at `scratch` to write to.
+    """Leave the parent's mounts, network, System V objects and host name; mount empty memory at `scratch`.
 
     Raises:
         OSError: the kernel refuses.
@@ -28,14 +28,14 @@ def enter_own_namespaces(scratch_bytes: int, scratch: str) -> None:
     mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, options)
     data_only = MS_NOSUID | MS_NODEV | MS_NOEXEC
     mount("tmpfs", "/dev/shm", "tmpfs", data_only, f"size={SHARED_MEMORY_BYTES},nr_inodes=1000,mode=1777")
-    # Terminals are kernel memory that all of a machine share, and no metric needs one.
+    # Terminals use kernel memory that the whole machine shares, and no metric needs one.
     mount("tmpfs", "/dev/pts", "tmpfs", data_only | MS_RDONLY, "size=4096,nr_inodes=1,mode=555")
     mount("proc", "/proc", "proc", data_only)
     namespaces.open_loopback()
 
 
 def drop_privileges(user_id: int | None) -> None:
-    """Become `user_id` (None: stay who we are), without any capability, for ever; nobody may look into this process.
+    """Become `user_id` (None: keep the user), without any capability, for ever; no process may look into this one.
 
     Raises:
         OSError: the kernel refuses.
@@ -49,7 +49,7 @@ def drop_privileges(user_id: int | None) -> None:
 
 
 def set_limits(memory_bytes: int, cpu_s: float, file_bytes: int) -> None:
-    """Bound each process of the sandbox; `memory_bytes` is what it may take beside what it has."""
+    """Limit each process of the sandbox; it may take `memory_bytes` beside what it has now."""
     with open("/proc/self/status") as status:
         data = next(int(line.split()[1]) for line in status if line.startswith("VmData:")) << 10
     limits = {
@@ -78,4 +78,4 @@ def close_descriptors(keep: set[int]) -> None:
             try:
                 os.close(int(name))
             except OSError:
-                pass  # the listing's own
+                pass  # the descriptor of the listing itself

@@ -1,4 +1,4 @@
-"""A verdict from a sandbox, as the worker asks for it: what goes in, how long, and what of the answer is believed."""
+"""This module asks a sandbox for a verdict: it sends the request, limits the time, and checks the answer."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TIME_SHARE = 0.9
-"""Of `evaluate_timeout_s`: who ends the sandbox must come before who gives the desktop up."""
+"""Share of `evaluate_timeout_s`, so that we end the sandbox before the pool gives up the desktop."""
 SCRATCH_BYTES = 1 << 30
 CLIENT_BYTES = 1 << 28
-"""What OSWorld's client, which a sandbox shares with its host until it writes there, may become in a sandbox."""
+"""Memory for OSWorld's client in a sandbox, which shares the host's pages until it writes to them."""
 CPUS = 2.0
-"""Of a sandbox: metrics compute in one thread, Playwright's driver in another."""
+"""CPUs of a sandbox: metrics compute in one thread, Playwright's driver in another."""
 MAX_FRAMES = 1000
 
 
 class SandboxedEvaluator:
-    """Evaluates one desktop, one evaluation at a time, each in a sandbox of its own.
+    """This evaluates one desktop, one evaluation at a time, each in a sandbox of its own.
 
     Args:
         config: the recipe's section.
@@ -52,10 +52,10 @@ class SandboxedEvaluator:
         self._closed = False
 
     def __call__(self, client: Client, task: Task) -> Evaluation:
-        """The verdict of `task`, which `client` has set up.
+        """Return the verdict of `task`, which `client` has set up.
 
         Raises:
-            DesktopError: as `evaluation.evaluate`, and `EvaluatorError` where the sandbox breaks.
+            DesktopError: as `evaluation.evaluate`, and `EvaluatorError` if the sandbox breaks.
         """
         deadline = time.monotonic() + self._time_s
         host = this_process_host()
@@ -69,7 +69,7 @@ class SandboxedEvaluator:
             with channel:
                 try:
                     process.move_to(group)
-                except OSError as error:  # of one that died, its listener hears
+                except OSError as error:  # if it died, reading its answer shows that
                     logger.warning("the sandbox of %s goes without limits on all that it starts: %s", self._name, error)
                 return self._converse(channel, client, task, deadline, user)
         finally:
@@ -78,23 +78,23 @@ class SandboxedEvaluator:
 
     @property
     def _time_s(self) -> float:
-        """What is left of `evaluate_timeout_s` after the rest before an evaluation."""
+        """The part of `evaluate_timeout_s` that is left after the pause before an evaluation."""
         return max(0.0, TIME_SHARE * self._config.evaluate_timeout_s - self._config.evaluate_pause_s)
 
     @property
     def _memory_bytes(self) -> int:
-        """Of each process of a sandbox, beside the client."""
+        """The memory of each process of a sandbox, beside the client."""
         return int(self._config.evaluator_memory_gib * (1 << 30))
 
     def close(self) -> None:
-        """End an evaluation that is under way; from any thread."""
+        """End a running evaluation; any thread may call this."""
         self._closed = True
         process = self._process
         if process is not None:
             process.kill()
 
     def _bounds(self, client: Client) -> cgroups.Cgroup:
-        """For all of a sandbox together, shared memory too, before it gets anything."""
+        """Make the limits for a whole sandbox, shared memory included, before it gets anything."""
         files = sum(path.stat().st_size for path in _task_files(client))
         memory = self._memory_bytes + SCRATCH_BYTES + files
         memory += sandbox_limits.SHARED_MEMORY_BYTES + CLIENT_BYTES
@@ -128,7 +128,7 @@ class SandboxedEvaluator:
     def _start(
         self, channel: socket.socket, client: Client, task: Task, deadline: float, user_id: int | None
     ) -> GuestRelay:
-        """Send the sandbox what to evaluate; the ways from it to the desktop and to the hosts that are allowed."""
+        """Send the sandbox its request; return its relay to the desktop and to the allowed hosts."""
         folder, files = Path(client.cache_dir), _task_files(client)
         hosts = self._config.evaluator_hosts
         descriptors = [os.open(path, os.O_RDONLY) for path in files]
@@ -192,13 +192,13 @@ class SandboxedEvaluator:
         for _ in range(MAX_FRAMES):
             message = messages.receive(channel, messages.MAX_FRAME_BYTES, deadline)
             if message is None:
-                raise ConnectionResetError("it ended without a word")
+                raise ConnectionResetError("it ended without a message")
             if "verdict" in message:
                 return messages.decode_verdict(message["verdict"])
             if "fault" in message:
                 return self._raise(message["fault"], where, task)
             where.is_at(message)
-        raise messages.BadMessage("more words than an evaluation has")
+        raise messages.BadMessage("more messages than an evaluation sends")
 
     def _raise(self, fault: Any, where: _Stage, task: Task) -> Evaluation:
         if not isinstance(fault, dict) or not all(isinstance(fault.get(key), str) for key in ("class", "message")):
@@ -215,7 +215,7 @@ class SandboxedEvaluator:
 
 
 def _task_files(client: Client) -> list[Path]:
-    """What the client has downloaded for its task."""
+    """Return the files that the client has downloaded for its task."""
     folder = Path(client.cache_dir)
     files = [path for path in sorted(folder.parent.rglob("*")) if path.is_file() and not path.is_symlink()]
     return [path for path in files if path.is_relative_to(folder)]
@@ -223,14 +223,14 @@ def _task_files(client: Client) -> list[Path]:
 
 @dataclass
 class _Stage:
-    """What the sandbox said last of where it is."""
+    """This is the stage that the sandbox reported last."""
 
     stage: str = ""
     function: str = ""
 
     @property
     def reads_result(self) -> bool:
-        """Whether it is in a getter of the result, or in a metric, which takes that result."""
+        """Return whether it is in a getter of the result, or in a metric, which gets that result."""
         return self.stage != ""
 
     def is_at(self, message: dict[str, Any]) -> None:
@@ -244,6 +244,6 @@ class _Stage:
 
 
 def _own_doing(where: _Stage, what: str) -> Evaluation:
-    """What the desktop sent is no honest state of it: the policy's own doing, which scores 0."""
-    logger.warning("what a desktop sent was refused in %s, and scores 0: %s", where.function, what)
+    """Score 0, since the desktop sent what no honest state would: that is the policy's own doing."""
+    logger.warning("%s refused what a desktop sent, so the episode scores 0: %s", where.function, what)
     return Evaluation(0.0, (MetricCall(where.function, f"refused: {what}", "", "0.0"),))

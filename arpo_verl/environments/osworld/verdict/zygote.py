@@ -1,8 +1,8 @@
-"""The sandbox host's only process: it has OSWorld's client imported, and forks a sandbox for each evaluation.
+"""The sandbox host's only process imports OSWorld's client, and forks a sandbox for each evaluation.
 
-It reads its worker's requests and nothing else, least of all what comes from a desktop. Each request is a packet with
-the descriptor of the sandbox's channel; the answer is the sandbox's process, as a descriptor. When the worker is gone
-it ends, and the kernel kills all sandboxes with it.
+It reads its worker's requests and nothing else, never a desktop's data. Each request is a packet with the descriptor of
+the sandbox's channel; the answer is a descriptor of the sandbox's process. It ends when the worker is gone, and then
+the kernel kills all sandboxes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(control_fd: int) -> None:
     control = socket.socket(fileno=control_fd)
     control.set_inheritable(False)
     sandbox.warm_up()
-    # What is here stays: a sandbox that collects garbage must not copy it.
+    # A sandbox that collects garbage must not copy these objects.
     gc.collect()
     gc.freeze()
     wakeup, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
