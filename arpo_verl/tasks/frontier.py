@@ -128,12 +128,7 @@ class Frontier:
         return [self._estimate(position, shares) for position, task_id in enumerate(self._ids) if task_id in changed]
 
     def metrics(self) -> dict[str, float]:
-        """The state as numbers to log.
-
-        `expected_informative` is the share of groups to come of which the estimates expect that they teach, and
-        `expected_uniform` the same were every task drawn equally often; `effective_tasks` is how many tasks, drawn
-        equally often, would be as concentrated as the shares are.
-        """
+        """Return the state as numbers to log; `records/metric_names.py` explains each."""
         chances = [self._informative(position) for position in range(len(self._ids))]
         shares = self.shares()
         rates = [self._rate(position) for position, drawn in enumerate(self._drawn) if drawn]
