@@ -128,12 +128,7 @@ class Frontier:
         return [self._estimate(position, shares) for position, task_id in enumerate(self._ids) if task_id in changed]
 
     def metrics(self) -> dict[str, float]:
-        """Return the state as numbers to log.
-
-        `expected_informative` is the expected share of future groups that teach, and `expected_uniform` the same if all
-        tasks were drawn equally often. `effective_tasks` is the number of equally frequent tasks whose shares would be
-        as concentrated.
-        """
+        """Return the state as numbers to log; `records/metric_names.py` explains each."""
         chances = [self._informative(position) for position in range(len(self._ids))]
         shares = self.shares()
         rates = [self._rate(position) for position, drawn in enumerate(self._drawn) if drawn]

@@ -1,7 +1,7 @@
 """What makes one set of documents right both where the repository is read and in the site.
 
 README is the site's first page, and the repository's other documents are pages beside those of docs/. Links between
-them are rewritten from one layout to the other.
+them are rewritten from one layout to the other. Tables of metrics are made from `arpo_verl/records/metric_names.py`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from arpo_verl.records import metric_names
+
 logger = logging.getLogger("mkdocs.hooks.arpo_verl")
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = {"README.md": "index.md"} | {page: page for page in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")}
 _LINK = re.compile(r"(\]\()([^)\s#:]+)")
+_METRICS = re.compile(r"^<!-- metrics: (\w+) -->$", re.MULTILINE)
 _FOREIGN = re.compile(
     r"<(?:script|link|img|source|iframe|video|audio|use)\b[^>]*?\b(?:src|href|srcset)=[\"']?(?:https?:)?//[^\"'\s>]+"
     r"|(?:url\(|@import)\s*[\"']?(?:https?:)?//[^\"')\s]+"
@@ -40,7 +43,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Rewrite links from where files lie in the repository to where they lie in the site."""
+    """Fill in tables of metrics, and rewrite links from the repository's layout to the site's."""
+    markdown = _METRICS.sub(lambda table: _metric_table(table[1]), markdown)
     here = page.file.src_uri
     at_top = here in DOCUMENTS.values()
     return _LINK.sub(lambda link: link[1] + _in_site(link[2], here if at_top else f"docs/{here}", here), markdown)
@@ -53,6 +57,12 @@ def _in_site(link: str, document: str, page: str) -> str:
     target = posixpath.normpath(posixpath.join(posixpath.dirname(document), link))
     place = DOCUMENTS.get(target, target.removeprefix("docs/"))
     return posixpath.relpath(place, posixpath.dirname(page) or ".")
+
+
+def _metric_table(name: str) -> str:
+    """One of the tables of `metric_names`."""
+    rows = (f"| `{metric}` | {unit} | {text} |" for metric, (unit, text) in getattr(metric_names, name).items())
+    return "\n".join(["| metric | unit | meaning |", "|---|---|---|", *rows])
 
 
 def on_post_build(config: MkDocsConfig) -> None:

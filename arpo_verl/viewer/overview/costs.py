@@ -6,46 +6,34 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from arpo_verl.records.metric_names import DESKTOPS, TIMES, labels
 from arpo_verl.records.metrics import Metrics
 from arpo_verl.records.summaries import EpisodeSummary
 from arpo_verl.viewer.overview.success import group_by
 
 STEP = "timing_s/step"
-PARTS = {
-    "timing_s/gen": "rollouts: desktops and generation",
-    "timing_s/old_log_prob": "old log-probs",
-    "timing_s/ref": "reference log-probs",
-    "timing_s/adv": "advantages",
-    "timing_s/update_critic": "critic's update",
-    "timing_s/update_actor": "actor's update",
-    "timing_s/update_weights": "weights to the rollout engine",
-    "timing_s/save_checkpoint": "checkpoint",
-}
+PARTS = labels(
+    TIMES,
+    (
+        *("timing_s/gen", "timing_s/old_log_prob", "timing_s/ref", "timing_s/adv", "timing_s/update_critic"),
+        *("timing_s/update_actor", "timing_s/update_weights", "timing_s/save_checkpoint"),
+    ),
+)
 """The parts of a step, by veRL's names; other `timing_s/*` are a part of one of these, or outside of the step."""
 VALIDATION = "timing_s/testing"
 """The time of validation, which is not part of veRL's time of a step."""
-CALLS = {
-    "environment/lease_wait_s/mean": "wait for a desktop",
-    "environment/boot_s/mean": "boot or clean a desktop (before its lease)",
-    "environment/reset_s/mean": "set the task up",
-    "environment/step_s/mean": "one action and the look at it",
-    "environment/evaluate_s/mean": "evaluate",
-}
-FAULTS = {
-    "environment/dropped_sessions": "sessions dropped, for any reason",
-    "environment/rollout_workers_lost": "rollout workers that died and were replaced",
-    "environment/faults/boot": "desktops that did not boot",
-    "environment/faults/setup": "task set-ups that failed",
-    "environment/faults/lost": "desktops lost during an episode",
-    "environment/faults/evaluator": "evaluators that failed",
-    "environment/faults/host": "desktops lost with their node",
-    "environment/faults/idle": "desktops found dead while idle",
-    "environment/leases_reclaimed": "desktops taken back from rollouts that had died",
-    "environment/quarantined_sessions": "sessions dropped because their task is quarantined",
-}
-ALL_TASKS = "all tasks"
+CALLS = labels(DESKTOPS, (f"environment/{call}_s/mean" for call in ("lease_wait", "boot", "reset", "step", "evaluate")))
 _FAULT = "environment/faults/"
-_IN_EPISODES = ("setup", "lost", "evaluator", "host")
+_IN_EPISODES = ("setup", "lost", "unclear", "evaluator", "host")
+FAULTS = labels(
+    DESKTOPS,
+    (
+        *("environment/dropped_sessions", "environment/rollout_workers_lost"),
+        *(f"{_FAULT}{kind}" for kind in ("boot", *_IN_EPISODES, "idle")),
+        *("environment/leases_reclaimed", "environment/quarantined_sessions"),
+    ),
+)
+ALL_TASKS = "all tasks"
 
 
 @dataclass(frozen=True)
@@ -108,7 +96,7 @@ def step_parts(metrics: Metrics) -> list[Timing]:
         rest_s = max(0.0, whole_s - sum(sum(_values(metrics, name)) for name in PARTS))
         parts.append(Timing("", "everything else", rest_s / len(_values(metrics, STEP)), 0.0, rest_s / whole_s))
     if _values(metrics, VALIDATION):
-        parts.append(_part(metrics, VALIDATION, "validation, beside the steps", 0.0))
+        parts.append(_part(metrics, VALIDATION, TIMES[VALIDATION].label, 0.0))
     return parts
 
 

@@ -190,6 +190,13 @@ def test_faults_are_counted_apart_from_drops(made):
     assert list(faults["broken"]) == ["step_000002/torn"]
 
 
+def test_a_fault_that_the_policy_may_have_caused_is_counted_and_retried_too(made):
+    before = overview_of(made)["faults"]
+    made.metrics(5, environment__faults__unclear=2.0)
+    after = overview_of(made)["faults"]
+    assert (after["total"], after["retried"]) == (before["total"] + 2, before["retried"] + 2)
+
+
 def test_episodes_to_look_at_are_the_newest_failures_and_first_successes(made):
     samples = overview_of(made)["samples"]
     assert [(s["task_id"], s["step"], s["session"]) for s in samples["failures"]] == [("hard", 4, 1), ("easy", 4, 1)]
