@@ -55,7 +55,7 @@ def seal(container: Container, allowed: Iterable[str]) -> None:
     """Make the container drop what its programs send to this host and to private networks, except to `allowed`.
 
     Answers to outside requests pass, such as those to the published ports, and so does DNS. It logs a warning if the
-    image has no iptables. If the container has already ended, whoever started it must notice that.
+    image has no iptables. If the container has already ended, the caller must notice that.
     """
     script = "\n".join(["set -e", "PATH=$PATH:/usr/sbin:/sbin", *_rules(allowed)])
     try:
