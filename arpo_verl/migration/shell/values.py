@@ -24,7 +24,7 @@ _REST = re.compile(r"\$\{[@*]:.*\}|\$[@*]", re.S)
 
 @dataclass(frozen=True)
 class Field:
-    """A field is an expanded word. If only running the script could expand it, `because` says why."""
+    """A field is an expanded word. If only running the script could expand it, it has the source and `because`."""
 
     text: str
     because: str | None = None
