@@ -1,4 +1,4 @@
-"""The trainer's side of the rollout engine `transformers`: sends the weights to the server actor."""
+"""The trainer's side of the rollout engine `transformers` sends the weights to the server actor."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class ServerAdapter(BaseRollout):
-    """Lives in the training worker and speaks to the server actor of the same rank."""
+    """The adapter lives in the training worker and calls the server actor of the same rank."""
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
         super().__init__(config, model_config, device_mesh)
-        # One worker a replica: a worker's rank is its replica's.
+        # There is one worker a replica, so a worker's rank is its replica's.
         self.replica_rank = int(os.environ["RANK"]) if replica_rank == -1 else replica_rank
         self._server: ActorHandle[TransformersServer] | None = None
 
@@ -53,7 +53,7 @@ class ServerAdapter(BaseRollout):
         """Send all weights through Ray's object store, as float32 arrays that the server maps without a copy.
 
         Raises:
-            ConfigError: only differences or LoRA adapters were to be sent.
+            ConfigError: veRL asks for differences or LoRA adapters only.
         """
         if wire_format != "named_tensors" or peft_config is not None:
             raise ConfigError(
@@ -64,7 +64,7 @@ class ServerAdapter(BaseRollout):
         await self._handle().update_weights.remote(ray.put(arrays), global_steps)
 
     def _handle(self) -> ActorHandle[TransformersServer]:
-        # The server starts after the training worker: looked up when first needed.
+        # The server starts after the training worker, so it is looked up at the first need.
         if self._server is None:
             self._server = ray.get_actor(server_name(self.replica_rank))
         return self._server

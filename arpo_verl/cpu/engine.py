@@ -1,8 +1,8 @@
-"""veRL's own FSDP2 training engines, registered for the device `cpu`.
+"""This module registers veRL's own FSDP2 training engines for the device `cpu`.
 
 Upstream registers them for cuda and npu only (the decorators in `verl/workers/engine/fsdp/transformer_impl.py`). The
-classes hold nothing that needs an accelerator: they ask the platform for device, collectives and memory. FSDP1 refuses
-parameters on the CPU, so the backend `fsdp` is left out, and veRL says so to a recipe that does not name `fsdp2`.
+classes need no accelerator: they ask the platform for device, collectives and memory. FSDP1 refuses parameters on the
+CPU, so the backend `fsdp` is not registered, and veRL refuses a recipe that does not name `fsdp2`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rollout engine without a trainer: a model's own weights, in the caller's process."""
+"""This module runs the rollout engine without a trainer: with a model's own weights, in the caller's process."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from arpo_verl.cpu.server import TransformersServer
 
 @dataclass(frozen=True)
 class LoneEngine:
-    """A server of replies, and the model's own parts that a conversation with it needs."""
+    """A lone engine is a rollout server, with the parts of its model that a conversation needs."""
 
     server: TransformersServer
     tokenizer: Any
     processor: Any
     model_type: str
     context: int
-    """Tokens of a sequence that the model knows positions for."""
+    """Longest sequence that the model has positions for, in tokens."""
 
 
 def load_engine(folder: Path) -> LoneEngine:
     """Load the model in `folder` with its weights.
 
     Raises:
-        ConfigError: a model that this engine cannot run.
+        ConfigError: this engine cannot run the model.
     """
     model = HFModelConfig(path=str(folder), override_config={"attn_implementation": "sdpa"})
     context = int(model.hf_config.text_config.max_position_embeddings)

@@ -1,4 +1,4 @@
-"""The rollout's own copy of the model: made without weights, filled by the trainer; and what its weights travel as."""
+"""The rollout has its own copy of the model, which is made without weights and filled by the trainer."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def load_model(model_config: HFModelConfig, *, random_weights: bool) -> PreTrain
     """Load the model in float32, with the attention of packed sequences.
 
     Args:
-        model_config: veRL's.
+        model_config: veRL's model config.
         random_weights: do not read the weights: the trainer sends its own before the first request.
 
     Raises:
-        ConfigError: a model that this engine cannot run.
+        ConfigError: this engine cannot run the model.
     """
     hf_config = model_config.hf_config
     if hf_config.model_type not in MODEL_TYPES:
@@ -53,7 +53,7 @@ def load_weights(model: PreTrainedModel, weights: Mapping[str, np.ndarray]) -> N
     """Copy the trainer's weights into the model.
 
     Args:
-        weights: under the names in which veRL's engine exports them.
+        weights: by the names under which veRL's engine exports them.
 
     Raises:
         KeyError: names are missing or unknown.
@@ -64,17 +64,17 @@ def load_weights(model: PreTrainedModel, weights: Mapping[str, np.ndarray]) -> N
         raise KeyError(f"the trainer's weights must be the model's: missing {missing[:3]}, unknown {unknown[:3]}")
     with torch.no_grad():
         for name, parameter in parameters.items():
-            # Through numpy: arrays from Ray's object store are read-only, of which torch warns.
+            # This goes through numpy: arrays from Ray's object store are read-only, and torch warns of that.
             np.copyto(parameter.numpy(), weights[name])
 
 
 def to_array(tensor: torch.Tensor) -> np.ndarray:
-    """The tensor as a float32 array in host memory."""
+    """Return the tensor as a float32 array in host memory."""
     return tensor.detach().to(device="cpu", dtype=torch.float32).numpy()
 
 
 def eos_token_ids(model_config: HFModelConfig) -> set[int]:
-    """Return the tokens that end a reply: the tokenizer's, and the generation config's where there is one."""
+    """Return the tokens that end a reply: the tokenizer's, and the generation config's if there is one."""
     eos = {model_config.tokenizer.eos_token_id}
     generation_config = model_config.generation_config
     configured = getattr(generation_config, "eos_token_id", None)
@@ -83,7 +83,7 @@ def eos_token_ids(model_config: HFModelConfig) -> set[int]:
 
 
 def banned_token_ids(model_config: HFModelConfig) -> list[int]:
-    """Return the tokens that a reply must not hold: just those that veRL's vLLM server bans (`monkey_patch_model`).
+    """Return the tokens that a reply must not hold: those that veRL's vLLM server bans (`monkey_patch_model`).
 
     An image or video placeholder in a reply has no image behind it and breaks the position ids of the whole sequence.
     Ids beyond the tokenizer's vocabulary, which pad the embedding table, cannot be decoded.

@@ -1,4 +1,4 @@
-"""The rollout engine `transformers`: its name in veRL's registries and its options in a recipe.
+"""This module has the name of the rollout engine `transformers` in veRL's registries and its options in a recipe.
 
 actor_rollout_ref.rollout:
   name: transformers
@@ -20,16 +20,16 @@ _Positive = Annotated[int, whole(1, "a positive integer")]
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """Options of the engine, `actor_rollout_ref.rollout.engine_kwargs.transformers` in a recipe.
+    """These are the engine's options, `actor_rollout_ref.rollout.engine_kwargs.transformers` in a recipe.
 
     Attributes:
         max_batch_size: requests that generate together; more wait for a place.
-        max_batch_tokens: prompt tokens that one forward pass may take in, beside the first request's, which always may.
-        kv_cache_tokens: tokens whose keys and values are kept in all; those of finished requests are dropped, oldest
-            first, above this. A small model takes some KB a token.
+        max_batch_tokens: prompt tokens that one forward pass may take in, beside the first request's, which always fit.
+        kv_cache_tokens: tokens of finished requests whose keys and values are kept; above this the oldest are dropped.
+            A small model takes some KB a token.
         prefix_reuse: continue from the keys and values of an earlier request with the same beginning.
         num_threads: torch threads of the engine. One is fastest for a small model, whose operations are too short
-            to share out, all the more where desktops run on the same cores.
+            to share out, above all if desktops run on the same cores.
     """
 
     max_batch_size: _Positive = 32

@@ -1,12 +1,12 @@
-"""The one function of veRL 0.9.1 that training on a CPU needs changed, and that no plugin point reaches.
+"""Training on a CPU needs one function of veRL 0.9.1 changed that no plugin point reaches.
 
 `verl/utils/distributed.py`, in `initialize_global_process_group_ray`:
 
     backend = backend or f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}"
 
-The string names one backend for the host's tensors and one for the accelerator's. On a CPU both are the same device, it
-reads `cpu:gloo,cpu:gloo`, and torch refuses a device that is named twice. The patch asks for `cpu:gloo` instead;
-a caller that names a backend gets what it asked for. `tests/upstream` fails when veRL changes here.
+The string names one backend for the host's tensors and one for the accelerator's. On a CPU both are the same device:
+the string is `cpu:gloo,cpu:gloo`, and torch refuses a device that is named twice. The patch asks for `cpu:gloo`
+instead; a caller that names a backend gets that one. `tests/upstream` fails when veRL changes here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BACKEND = "cpu:gloo"
 
 
 def initialize_once_named(name: str, upstream: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what takes the place of `initialize_global_process_group_ray`, as `Patch.apply` asks for it."""
+    """Return the replacement of `initialize_global_process_group_ray`, in the form that `Patch.apply` takes."""
 
     @functools.wraps(upstream)
     def initialize(timeout_second: float | None = None, backend: str | None = None) -> Any:

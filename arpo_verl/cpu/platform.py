@@ -1,4 +1,4 @@
-"""The CPU as a veRL platform: tensors stay in host memory, collectives go through gloo."""
+"""This module makes the CPU a veRL platform: tensors stay in host memory, collectives go through gloo."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def _peak_memory(*_: object) -> int:
 
 
 def _device_module() -> ModuleType:
-    """Give `torch.cpu` with what veRL asks of every device module beside it.
+    """Return a copy of `torch.cpu` with the further functions that veRL calls on every device module.
 
-    A copy, so that `torch.cpu` itself keeps only what torch put there.
+    It is a copy so that `torch.cpu` itself stays as torch made it.
     """
     module = ModuleType("arpo_verl_cpu_device")
     module.__dict__.update({name: getattr(torch.cpu, name) for name in dir(torch.cpu) if not name.startswith("__")})
@@ -39,7 +39,7 @@ def _device_module() -> ModuleType:
         manual_seed_all=torch.manual_seed,
         get_rng_state=lambda *_: torch.get_rng_state(),
         set_rng_state=lambda state, *_: torch.set_rng_state(state),
-        # A key of veRL's table of FLOPS.
+        # This is a key of veRL's table of FLOPS.
         get_device_name=lambda *_: "CPU",
         get_device_properties=lambda *_: SimpleNamespace(name="CPU", total_memory=0),
         mem_get_info=lambda *_: (0, 0),
@@ -53,7 +53,7 @@ def _device_module() -> ModuleType:
 
 
 class CpuPlatform(PlatformBase):
-    """veRL's platform interface on a machine without an accelerator."""
+    """This class is veRL's platform interface on a machine without an accelerator."""
 
     _module: ModuleType | None = None
 
@@ -75,7 +75,7 @@ class CpuPlatform(PlatformBase):
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        # Never chosen by detection, where it would shadow a GPU: only VERL_PLATFORM=cpu names it.
+        # Detection must never choose the CPU, which would hide a GPU: only VERL_PLATFORM=cpu does.
         return False
 
     def current_device(self) -> torch.device:  # type: ignore[override]
@@ -111,7 +111,7 @@ class CpuPlatform(PlatformBase):
         return "gloo"
 
     def visible_devices_envvar(self) -> str:
-        # A name that nothing reads: Ray 2.60 refuses `num_gpus=1` where CUDA_VISIBLE_DEVICES is set and empty.
+        # Nothing reads this name: Ray 2.60 refuses `num_gpus=1` if CUDA_VISIBLE_DEVICES is set and empty.
         return "ARPO_VERL_CPU_VISIBLE_DEVICES"
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The rollout replica `transformers`: starts the server actor and speaks to it for veRL's managers."""
+"""The rollout replica `transformers` starts the server actor and calls it for veRL's managers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def server_name(replica_rank: int, name_suffix: str = "") -> str:
 
 
 class TransformersReplica(RolloutReplica):
-    """One server beside the one worker that brings it weights."""
+    """A replica is one server beside the one worker that brings it weights."""
 
     async def launch_servers(self) -> None:
-        """Start the server actor on the node of the worker that brings it weights: the training worker, or, in a
-        trainer mode with rollouts apart, veRL's worker of the checkpoint engine.
+        """Start the server actor on the node of the worker that brings it weights: the training worker, or veRL's
+        worker of the checkpoint engine in a trainer mode with separate rollouts.
 
         Raises:
-            ConfigError: more than one worker a replica, or a model that is no policy.
+            ConfigError: a replica has more than one worker, or the model is no policy.
         """
         modes = (RolloutMode.HYBRID, RolloutMode.STANDALONE)
         if self.world_size != 1 or self.rollout_mode not in modes or self.is_reward_model:
@@ -49,7 +49,7 @@ class TransformersReplica(RolloutReplica):
         await server.__ray_ready__.remote()
         self.servers = [server]
         self._server_handle = server
-        # No HTTP server: the address only names the replica in veRL's load balancer.
+        # There is no HTTP server: the address only names the replica in veRL's load balancer.
         self._server_address = server_name(self.replica_rank, self.name_suffix)
 
     async def abort_request(self, request_id: str) -> dict[str, Any]:

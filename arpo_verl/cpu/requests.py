@@ -1,4 +1,4 @@
-"""veRL's sampling parameters, a plain dict, made into the generator's."""
+"""This module turns veRL's sampling parameters, a plain dict, into the generator's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from arpo_verl.cpu.generation.types import SamplingParams
 
 _TAKEN = ("temperature", "top_p", "top_k", "ignore_eos", "seed", "stop_token_ids")
 _LENGTH = ("max_tokens", "max_new_tokens")
-# Sent by veRL with every request; this engine always gives log-probabilities and penalises nothing.
+# veRL sends these with every request; this engine always returns log-probabilities and penalises nothing.
 _GIVEN = {"logprobs": (True, False, None, 0), "repetition_penalty": (1.0, None)}
 
 
@@ -21,10 +21,10 @@ def sampling_params(
 ) -> SamplingParams:
     """Build the generator's parameters for one request.
 
-    A request without a length gets what is left of the recipe's lengths, as from veRL's vLLM server.
+    A request without a length gets what is left of the recipe's lengths, as with veRL's vLLM server.
 
     Raises:
-        ValueError: a parameter that this engine does not have, or a prompt that leaves no room for a reply.
+        ValueError: this engine does not have a parameter, or the prompt leaves no room for a reply.
     """
     for name, value in params.items():
         if name in _GIVEN and value not in _GIVEN[name]:

@@ -1,6 +1,6 @@
-"""Registers the rollout engine `transformers` with veRL: replica, adapter, and the way of the weights.
+"""This module registers the rollout engine `transformers` with veRL: replica, adapter and checkpoint engine.
 
-Thin on purpose: every process of a run imports this module; the engine's parts are imported where they run.
+It is thin because every process of a run imports it; only the processes that run the engine's parts import those.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def register_adapter(base: ModuleType) -> None:
 
 
 def register_weights(base: ModuleType) -> None:
-    """Register the way of the weights between them, once `verl.checkpoint_engine.base` is imported."""
+    """Register the checkpoint engine `ray`, once `verl.checkpoint_engine.base` is imported."""
     import arpo_verl.cpu.weights  # noqa: F401  registers on import
 
 

@@ -1,4 +1,4 @@
-"""The rollout server: veRL's server interface over the generator, in a Ray actor of its own."""
+"""The rollout server gives the generator veRL's server interface, in a Ray actor of its own."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ T = TypeVar("T")
 
 
 class TransformersServer:
-    """One replica's server. Ray runs it as an actor; its methods are what veRL's clients and managers call.
+    """This is one replica's server. Ray runs it as an actor; veRL's clients and managers call its methods.
 
-    Everything that touches the model runs in one thread of its own: the event loop stays free for requests that arrive
+    All use of the model runs in one thread of its own: the event loop stays free for requests that arrive
     meanwhile, and torch keeps one pool of threads.
 
     Args:
         config: veRL's rollout config.
         model_config: veRL's model config.
-        replica_rank: of this replica, part of its seed.
+        replica_rank: this replica's rank, which is part of its seed.
     """
 
     def __init__(self, config: Any, model_config: Any, replica_rank: int) -> None:
@@ -75,7 +75,7 @@ class TransformersServer:
         audio_data: list[Any] | None = None,
         mm_processor_kwargs: dict[str, Any] | None = None,
     ) -> TokenOutput:
-        """Answer one prompt; joins the running batch at its next token."""
+        """Answer one prompt, which joins the running batch at its next token."""
         if video_data or audio_data:
             raise ValueError("the rollout engine `transformers` takes images only, got video or audio; use vllm")
         request = self._request(prompt_ids, sampling_params, request_id, image_data, mm_processor_kwargs)
@@ -86,7 +86,7 @@ class TransformersServer:
         return self._output(await self._enqueue(request))
 
     async def update_weights(self, weights: Mapping[str, np.ndarray], global_steps: int | None) -> None:
-        """Take over the trainer's weights; whatever was computed with the former ones is dropped."""
+        """Take over the trainer's weights, and drop all that was computed with the old ones."""
 
         def load() -> None:
             load_weights(self._generator.model, weights)
@@ -100,10 +100,10 @@ class TransformersServer:
         self._global_steps = global_steps
 
     async def wake_up(self, tags: list[str] | None = None) -> None:
-        """Do nothing: weights in host memory are never given away."""
+        """Do nothing: weights always stay in host memory."""
 
     async def sleep(self) -> None:
-        """Finish what is running, then drop the caches: the trainer needs the memory more."""
+        """Finish the running requests, then drop the caches: the trainer needs the memory more."""
         await self.wait_for_requests_to_drain()
         await self.clear_kv_cache()
 
@@ -114,10 +114,10 @@ class TransformersServer:
         await self.clear_kv_cache()
 
     async def resume_kv_cache(self) -> None:
-        """Do nothing: caches are made when they are needed."""
+        """Do nothing: caches are made at need."""
 
     async def wait_for_requests_to_drain(self) -> None:
-        # Not for the loop's task: a request that is just being added has none yet.
+        # This does not wait for the loop's task: a request that is just being added has none yet.
         while self._replies:
             await asyncio.wait(list(self._replies.values()))
 
@@ -182,12 +182,12 @@ class TransformersServer:
         return await reply
 
     async def _generate_all(self) -> None:
-        """Decode until nothing is left. An error fails all requests in flight, and the server lives on."""
+        """Decode until no request is left. An error fails all requests in flight, but the server goes on."""
         try:
             while self._generator.num_unfinished:
                 self._deliver(await self._in_thread(self._generator.decode))
         except Exception as error:
-            logger.exception("generation failed; all running requests fail with it")
+            logger.exception("generation failed, and all running requests with it")
             self._generator.abort()
             for reply in self._replies.values():
                 reply.set_exception(RuntimeError(f"generation failed: {error!r}"))

@@ -1,9 +1,9 @@
-"""The checkpoint engine `ray`: weights from the training workers to rollout workers apart from them, without a GPU.
+"""The checkpoint engine `ray` sends weights from training workers to separate rollout workers, without a GPU.
 
     actor_rollout_ref.rollout.checkpoint_engine.backend: ray
 
-veRL's own engines for `trainer_mode: separate_async` (nccl, nixl, ...) need one. Each rollout worker has an inbox, a
-queue of Ray's; the first training worker puts all weights into Ray's object store, and a reference into every inbox.
+veRL's own engines for `trainer_mode: separate_async` (nccl, nixl, ...) need a GPU. Each rollout worker has an inbox, a
+Ray queue; the first training worker puts all weights into Ray's object store, and a reference into every inbox.
 
 Importing this module registers it with veRL.
 """
@@ -25,10 +25,10 @@ from arpo_verl.cpu.model import to_array
 
 @CheckpointEngineRegistry.register("ray")
 class RayCheckpointEngine(CheckpointEngine):
-    """veRL's interface of a checkpoint engine; the same class on both sides.
+    """This class is veRL's checkpoint engine interface, on the sending and on the receiving side.
 
     Args:
-        bucket_size: veRL's, not used: Ray's object store takes all weights at once.
+        bucket_size: veRL passes it, but Ray's object store takes all weights at once.
         is_master: whether this is the training worker that sends.
     """
 
@@ -38,7 +38,7 @@ class RayCheckpointEngine(CheckpointEngine):
         self._outboxes: list[Queue] = []
 
     def prepare(self) -> dict[str, Any]:
-        """Make the inbox once, and say where it is."""
+        """Make the inbox once, and return it."""
         if self._inbox is None and not self._is_master:
             self._inbox = Queue(actor_options={"num_cpus": 0})
         return {"inbox": self._inbox}
@@ -47,7 +47,7 @@ class RayCheckpointEngine(CheckpointEngine):
     def build_topology(
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[dict[str, Any]]
     ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        """Every training worker gets all inboxes of rollout workers; these send nothing."""
+        """Give every training worker the inboxes of all rollout workers, which send nothing themselves."""
         inboxes = [values["inbox"] for values in metadata[actor_wg_world_size:]]
         return {"outboxes": [inboxes] * actor_wg_world_size}, {"outboxes": [[]] * rollout_world_size}
 
@@ -60,7 +60,7 @@ class RayCheckpointEngine(CheckpointEngine):
     async def send_weights(
         self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None
     ) -> dict[str, Any]:
-        """Put all weights into every inbox. Every training worker walks through them, since FSDP gathers meanwhile."""
+        """Put all weights into every inbox. Every training worker iterates over them, since FSDP gathers meanwhile."""
         arrays: dict[str, np.ndarray] = {}
         async for name, tensor in ensure_async_iterator(weights):
             if self._is_master:
@@ -74,7 +74,7 @@ class RayCheckpointEngine(CheckpointEngine):
     async def receive_weights(  # type: ignore[override]  # upstream's has no yield, so it reads as a coroutine
         self, global_steps: int | None = None
     ) -> AsyncIterator[tuple[str, torch.Tensor]]:
-        """The weights of the update that is under way."""
+        """Yield the weights of the current update."""
         assert self._inbox is not None, "veRL prepares an engine before it receives"
         (reference,) = await self._inbox.get_async()
         for name, array in (await reference).items():

@@ -1,10 +1,10 @@
-"""Stands for one of Ray's worker processes, which is a fork of `cpu/worker_server.py: WorkerServer`'s process.
+"""This script stands for one of Ray's worker processes, a fork of the process of `cpu/worker_server.py: WorkerServer`.
 
     python -I -S worker_client.py SOCKET SCRIPT ARGUMENTS...
 
-Ray starts this in the place of `python SCRIPT ARGUMENTS...`. It hands over what a process inherits, waits for the end
-of the fork and ends in the same way; where it is killed the fork is killed too. The first one starts the server; where
-that does not work it becomes an ordinary worker. For a bare interpreter: it imports nothing of the package.
+Ray starts this in the place of `python SCRIPT ARGUMENTS...`. It sends the server what a process inherits, waits for the
+end of the fork and ends in the same way; if it is killed, so is the fork. The first client starts the server; if that
+fails, it becomes an ordinary worker. It imports nothing of the package, since it runs in a bare interpreter.
 """
 
 import json
@@ -19,22 +19,22 @@ PATIENCE_S = 5.0
 
 
 def main() -> int:
-    """The fork's exit status, that of a shell where a signal ended it."""
+    """Return the fork's exit status, or a shell's status for a signal that ended it."""
     path, *argv = sys.argv[1:]
     try:
         with connect(path) as server:
             order(server, argv)
-            answer = server.recv(16)  # nothing where the server is gone, and with it what started this
+            answer = server.recv(16)  # empty if the server is gone, and with it the raylet that started this
     except OSError as error:
         if not is_raylet_there():
-            return 1  # nobody would end an ordinary worker
+            return 1  # nothing would end an ordinary worker
         print(f"no server of workers answers ({error}): this one imports all by itself", file=sys.stderr)
         os.execv(sys.executable, [sys.executable, *argv])  # noqa: S606  Ray's own words
     return int(answer or b"1")
 
 
 def is_raylet_there() -> bool:
-    """Whether the process that starts workers lives; a server that is gone may have ended with it."""
+    """Return whether the process that starts workers lives; a server that is gone may have ended with it."""
     try:
         os.kill(int(os.environ.get("RAY_RAYLET_PID", os.getpid())), 0)
     except ProcessLookupError:
@@ -43,10 +43,10 @@ def is_raylet_there() -> bool:
 
 
 def connect(path: str) -> socket.socket:
-    """A connection to the server, which is started where there is none.
+    """Return a connection to the server, which is started if there is none.
 
     Raises:
-        OSError: nobody listens.
+        OSError: no server listens.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -56,7 +56,7 @@ def connect(path: str) -> socket.socket:
     else:
         listener.listen(128)
         os.set_inheritable(listener.fileno(), True)
-        # In a process group of its own: Ray ends a worker's whole group with it.
+        # The server gets a process group of its own: Ray ends a worker's whole group with it.
         words = [sys.executable, "-m", SERVER, str(listener.fileno())]
         os.posix_spawn(sys.executable, words, os.environ, setpgroup=0)
         listener.close()
@@ -74,7 +74,7 @@ def connect(path: str) -> socket.socket:
 
 
 def order(server: socket.socket, argv: list[str]) -> None:
-    """Ask for a process with our arguments, environment, folder, signal mask, process group and standard files."""
+    """Request a process with our arguments, environment, folder, signal mask, process group and standard files."""
     blocked = sorted(int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ()))
     wish = {"argv": argv, "environ": dict(os.environ), "cwd": os.getcwd(), "blocked": blocked, "group": os.getpgrp()}
     content = json.dumps(wish).encode()

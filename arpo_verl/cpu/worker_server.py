@@ -1,9 +1,9 @@
-"""The process that Ray's workers of a run are forks of: it imports what they need, then waits for orders.
+"""All Ray workers of a run are forks of this process, which imports what they need and then waits for requests.
 
     python -m arpo_verl.cpu.worker_server LISTENER        a descriptor that it inherits
 
-`cpu/worker_client.py` starts it with the environment of a worker, the raylet's and the job's names in it, since Ray's
-library reads them when it is imported. It ends with the raylet, and its forks with it.
+`cpu/worker_client.py` starts it with a worker's environment. That has the names of the raylet and the job, which Ray's
+library reads when it is imported. The process ends with the raylet, and its forks with it.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ PRELOAD = (
     "arpo_verl.cpu.server",
     "arpo_verl.cpu.adapter",
 )
-"""What the workers of a run import. One that is missing is passed over: who needs it will say so."""
+"""Modules that the workers of a run import. A missing one is skipped: the worker that needs it reports it."""
 MAX_WISH = 16 << 20
 GRACE_S = 5.0
-"""For workers to end by themselves after the raylet; they do not while nobody has collected it."""
+"""Seconds that workers have to end by themselves after the raylet; they do not while it is a zombie."""
 _HEAD = 8
 
 
 class WorkerServer:
-    """Forks a process for each that a client asks for.
+    """The server forks a process for each request of a client.
 
     Args:
-        listener: where clients connect.
-        owner: a pidfd; the server ends with that process.
-        variables: of the environment, that the imports set; a client's own come before them.
+        listener: socket that clients connect to.
+        owner: pidfd of the process with which the server ends.
+        variables: environment variables that the imports set; a client's own override them.
     """
 
     def __init__(self, listener: socket.socket, owner: int, variables: dict[str, str]) -> None:
@@ -63,7 +63,7 @@ class WorkerServer:
         self._owner = owner
         self._variables = variables
         self._workers: dict[int, tuple[int, socket.socket]] = {}
-        """By its pidfd: a worker's process id, and its client."""
+        """A worker's process id and its client, by the worker's pidfd."""
 
     def run(self) -> None:
         """Serve until the owner is gone."""
@@ -76,7 +76,7 @@ class WorkerServer:
                     self._serve(self._listener.accept()[0])
                 elif fd in self._workers:
                     self._tell_end(fd)
-                elif clients[fd] in self._workers:  # it was killed, as Ray does with a worker that it gives up
+                elif clients[fd] in self._workers:  # the client was killed, as Ray does with a worker that it gives up
                     signal.pidfd_send_signal(clients[fd], signal.SIGKILL)
                     self._tell_end(clients[fd])
 
@@ -90,14 +90,14 @@ class WorkerServer:
                 self._become(wish, fds, client)
             else:
                 self._workers[os.pidfd_open(pid)] = pid, client
-        except (OSError, ValueError):  # no process left, or no memory, or no order at all; Ray tries again
+        except (OSError, ValueError):  # no process or memory left, or not a request at all; Ray tries again
             traceback.print_exc()
             client.close()
         for fd in fds:
             os.close(fd)
 
     def _become(self, wish: dict[str, Any], fds: list[int], client: socket.socket) -> NoReturn:
-        """In the fork: be the process that was asked for, to its end."""
+        """Run the requested script in the fork, to its end."""
         status = 1
         try:
             for number, fd in enumerate(fds):
@@ -113,7 +113,7 @@ class WorkerServer:
             try:
                 sys.stdout.flush()
                 sys.stderr.flush()
-            finally:  # closed or not: a fork never goes on as the server
+            finally:  # even if they are closed: a fork never goes on as the server
                 os._exit(status)
 
     def _end_workers(self) -> None:
@@ -127,16 +127,16 @@ class WorkerServer:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         os.close(pidfd)
         with client:
-            with contextlib.suppress(OSError):  # it was killed
+            with contextlib.suppress(OSError):  # the client was killed
                 client.sendall(b"%d" % (code if code >= 0 else 128 - code))
 
 
 def read_wish(client: socket.socket, fds: list[int]) -> dict[str, Any] | None:
-    """What a client asks for; None where it ended before it had said all. Its three standard files are added to `fds`.
+    """Return a client's request, None if it ended early. Its three standard files are added to `fds`.
 
     Raises:
-        OSError: it was killed meanwhile.
-        ValueError: it is no JSON.
+        OSError: the client was killed meanwhile.
+        ValueError: the request is not JSON.
     """
     head, files, _, _ = socket.recv_fds(client, _HEAD, 3)
     fds += files
@@ -149,18 +149,18 @@ def read_wish(client: socket.socket, fds: list[int]) -> dict[str, Any] | None:
 
 
 def run_script(wish: dict[str, Any]) -> int:
-    """Run a script as `python SCRIPT ARGUMENTS...` does. Returns the exit status."""
-    with contextlib.suppress(PermissionError):  # the asker has ended
+    """Run a script as `python SCRIPT ARGUMENTS...` does, and return the exit status."""
+    with contextlib.suppress(PermissionError):  # the client has ended
         os.setpgid(0, wish["group"])
     signal.pthread_sigmask(signal.SIG_SETMASK, wish["blocked"])
     os.environ.clear()
     os.environ.update(wish["environ"])
     os.chdir(wish["cwd"])
     sys.argv = wish["argv"]
-    # As an interpreter begins it; the variable may be this actor's own.
+    # This is how an interpreter begins it; the variable may be this actor's own.
     folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:1] = [os.path.dirname(sys.argv[0]), *(one for one in folders if one and one not in sys.path)]
-    # Else all forks would draw the same; Python's own generator does so by itself.
+    # Without new seeds all forks would draw the same numbers; Python's own generator is reseeded by itself.
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
     if (torch := sys.modules.get("torch")) is not None:
@@ -175,16 +175,16 @@ def run_script(wish: dict[str, Any]) -> int:
     except BaseException:
         traceback.print_exc()
         status = 1
-    threading._shutdown()  # type: ignore[attr-defined]  # threads may finish, as at an interpreter's end
+    threading._shutdown()  # type: ignore[attr-defined]  # lets threads finish, as at an interpreter's end
     atexit._run_exitfuncs()
     return status
 
 
 def preload() -> dict[str, str]:
-    """Import what workers need. Returns the variables of the environment that the imports set."""
-    # As Ray has it for a worker of one processor, before torch asks.
+    """Import what workers need, and return the environment variables that the imports set."""
+    # Ray sets this for a worker of one processor; torch reads it when it is imported.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # No threads of numpy's OpenBLAS and of pyarrow's jemalloc: see `require_one_thread`.
+    # numpy's OpenBLAS and pyarrow's jemalloc must start no threads: see `require_one_thread`.
     os.environ.update(OPENBLAS_NUM_THREADS="1", JE_ARROW_MALLOC_CONF="background_thread:false")
     before = dict(os.environ)
     with _own_class_ids():
@@ -200,10 +200,10 @@ def preload() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _own_class_ids() -> Iterator[None]:
-    """Keep a class of actors from drawing its id, when it is imported, from the generator of Ray's library.
+    """Keep actor classes from drawing their ids at import from the random generator of Ray's library.
 
-    The forks would have the generator's state, which nothing seeds again: their threads would give tasks and objects
-    the same ids.
+    The forks would all have the generator's state, which nothing seeds again, and would give tasks and objects the
+    same ids.
     """
     import ray.actor
 
@@ -224,10 +224,10 @@ def _readable(fds: list[int], timeout_s: float | None = None) -> list[int]:
 
 
 def require_one_thread() -> None:
-    """End where there are more: a fork would not have them, but the locks that they hold."""
+    """Exit if there are more threads: a fork would not have them, but would have the locks that they hold."""
     count = len(os.listdir("/proc/self/task"))
     if count > 1:
-        sys.exit(f"what Ray's workers import started {count - 1} threads: workers import it themselves")
+        sys.exit(f"the modules of Ray's workers started {count - 1} threads: each worker imports them itself")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The command: the configuration is read and checked, then EasyR1's trainer runs in this process."""
+"""The command reads and checks the configuration, then runs EasyR1's trainer in this process."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 HELP = """usage: python -m arpo_verl.easyr1 config=FILE [OPTION=VALUE ...]
 
-Trains with stock EasyR1 on desktops: its own trainer, with arpo_verl's episodes, replay and records. Experimental.
+Train on desktops with stock EasyR1: with its own trainer, and arpo_verl's episodes, replay and records. Experimental.
 
 config=FILE     a YAML file of EasyR1's options and ours, or a recipe: easyr1/osworld, easyr1/embedded
 OPTION=VALUE    overrides an option, as data.rollout_batch_size=16 or replay.enable=false
 
-Sections of ours: gui_agent, environment, replay, data.tasks, run_dir. data.train_files and data.val_files name tasks.
-The same command resumes from the last checkpoint. EasyR1 needs an environment of its own; see docs/easyr1.md."""
+Our options are gui_agent, environment, replay, data.tasks, run_dir. data.train_files and data.val_files name tasks.
+The same command resumes from the last checkpoint. EasyR1 needs its own Python environment; see docs/easyr1.md."""
 
 INSTALL = (
-    "install EasyR1 in an environment of its own (its package is called `verl` too): git clone "
+    "install EasyR1 in its own environment, since its package is called `verl` too: git clone "
     "https://github.com/hiyouga/EasyR1, follow its README, and install arpo_verl there"
 )
-# What EasyR1's own start sets for its workers, and they depend on.
+# EasyR1's own start sets these for its workers, which need them.
 WORKER_VARIABLES = {
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     "NCCL_DEBUG": "WARN",
@@ -42,10 +42,10 @@ WORKER_VARIABLES = {
 
 
 def main(arguments: Sequence[str], worker: type | None = None) -> int:
-    """Train, as `HELP` says. Shows an `ArpoError` in one line, with exit status 2.
+    """Train, as `HELP` says. On an `ArpoError` print it in one line and return 2.
 
     Args:
-        worker: the class of EasyR1's workers; None: its own, which need GPUs.
+        worker: class of the workers; None means EasyR1's own, which need GPUs.
     """
     if not arguments or {"-h", "--help"} & set(arguments):
         print(HELP)
@@ -62,10 +62,10 @@ def main(arguments: Sequence[str], worker: type | None = None) -> int:
 
 
 def stock_config(door: DoorConfig) -> Any:
-    """EasyR1's `PPOConfig`, filled as its own start fills it, and checked.
+    """Return EasyR1's `PPOConfig`, filled as its own start fills it, and checked.
 
     Raises:
-        ConfigError: EasyR1 does not know an option or a value, or one cannot work with ours.
+        ConfigError: EasyR1 does not know an option or a value, or one does not work with our options.
         MissingDependencyError: EasyR1 lacks a package.
     """
     from omegaconf import OmegaConf
@@ -76,7 +76,7 @@ def stock_config(door: DoorConfig) -> Any:
     try:
         from arpo_verl.easyr1 import stock
     except ModuleNotFoundError as error:
-        raise MissingDependencyError(f"EasyR1 does not import: {error}; see `arpo-verl doctor`") from error
+        raise MissingDependencyError(f"cannot import EasyR1: {error}; see `arpo-verl doctor`") from error
     try:
         merged = OmegaConf.merge(OmegaConf.structured(stock.PPOConfig()), OmegaConf.create(dict(door.theirs)))
         config: Any = OmegaConf.to_object(merged)
@@ -143,7 +143,7 @@ def _train(door: DoorConfig, worker: type | None) -> None:
 
 
 def _require_easyr1() -> None:
-    """Refuse an environment without stock EasyR1, before anything is imported."""
+    """Refuse an environment without stock EasyR1 before anything is imported."""
     if importlib.util.find_spec("verl") is None:
         raise MissingDependencyError(f"EasyR1 is not installed; {INSTALL}")
     if (other := another_verl()) != EASYR1:

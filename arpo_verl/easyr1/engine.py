@@ -1,7 +1,7 @@
-"""EasyR1's rollout engine, which writes single replies to many prompts in one call, as an engine of many episodes.
+"""This module lets many episodes share EasyR1's rollout engine, which answers many prompts in one call.
 
-Each episode asks for its next reply by itself. What is asked for while a call runs goes into the next one, so desktops
-never wait for each other, and each call waits for its longest reply alone.
+Each episode requests its next reply by itself. Requests that come during a call go into the next call. So desktops
+never wait for each other, and each call waits only for its longest reply.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.sequence import Generated
 
 UNRESIZED: Mapping[str, Any] = {"min_pixels": None, "max_pixels": None}
-"""What EasyR1 is asked for, since our files have the model's size; see `images`."""
+"""Limits that EasyR1 gets, since our files already have the model's size; see `images`."""
 
 
 @dataclass
 class _Asked:
-    """One reply that an episode waits for."""
+    """This is a request for one reply, which an episode waits for."""
 
     prompt_ids: list[int]
     files: list[bytes]
@@ -37,14 +37,14 @@ class _Asked:
 
 
 class TurnEngine:
-    """Gathers the prompts of all episodes and has EasyR1's workers answer them.
+    """The engine gathers the prompts of all episodes and sends them to EasyR1's workers.
 
     Args:
         workers: EasyR1's worker group, between `prepare_rollout_engine` and `release_rollout_engine`.
-        chat: knows the policy's tokens.
-        max_tokens: of one reply.
+        chat: the policy's tokens.
+        max_tokens: most tokens of one reply.
         sampling: values of vLLM's `SamplingParams` that differ from `worker.rollout`'s, as in validation.
-        video_fps: EasyR1's `data.video_fps`, which it asks every batch for.
+        video_fps: EasyR1's `data.video_fps`, which every batch needs.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class TurnEngine:
         self._asked: list[_Asked] = []
         self._wake = asyncio.Event()
         self.calls = 0
-        """How often the workers were called."""
+        """Number of calls of the workers."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[TurnEngine]:
-        """Answer within this block. An error of the workers reaches every episode that waits for them."""
+        """Answer requests within this block. An error of the workers reaches every episode that waits for them."""
         task = asyncio.create_task(self._answer_all())
         try:
             yield self
@@ -71,10 +71,10 @@ class TurnEngine:
             await asyncio.gather(task, return_exceptions=True)
 
     async def generate(self, prompt_ids: list[int], images: list[Image.Image], max_tokens: int) -> Generated:
-        """Have one reply written.
+        """Return one reply.
 
         Raises:
-            GenerationError: it is empty, or holds a placeholder of an image that does not exist.
+            GenerationError: the reply is empty, or has a placeholder of an image that does not exist.
         """
         asked = _Asked(prompt_ids, [image.info[FILE] for image in images], asyncio.get_running_loop().create_future())
         self._asked.append(asked)
@@ -97,7 +97,7 @@ class TurnEngine:
                 answered = await asyncio.to_thread(self._call, asked)
             except Exception as error:
                 for one in asked:
-                    if not one.reply.done():  # else its episode was cancelled
+                    if not one.reply.done():  # it is done if its episode was cancelled
                         one.reply.set_exception(error)
                 continue
             for one, reply in answered:
@@ -106,7 +106,7 @@ class TurnEngine:
 
     def _call(self, asked: Sequence[_Asked]) -> list[tuple[_Asked, Generated]]:
         self.calls += 1
-        place = torch.zeros(len(asked), 1, dtype=torch.long)  # the engine takes token ids, and gives these back
+        place = torch.zeros(len(asked), 1, dtype=torch.long)  # a placeholder: the engine reads raw_prompt_ids
         batch = stock.DataProto.from_dict(
             tensors={"input_ids": place, "attention_mask": place, "position_ids": place},
             non_tensors={
@@ -120,15 +120,15 @@ class TurnEngine:
         ends = written.meta_info.get("eos_token_id", ())
         ends = frozenset([ends] if isinstance(ends, int) else ends or ())
         replies = [Generated(tuple(self._cut(ids, ends)), None) for ids in written.batch["responses"].tolist()]
-        return list(zip(asked, replies, strict=True))  # within the call: an error here reaches the episodes too
+        return list(zip(asked, replies, strict=True))  # here, so that a wrong length reaches the episodes too
 
     def _collapsed(self, prompt_ids: Sequence[int]) -> list[int]:
-        """The prompt with one placeholder an image: vLLM makes as many of it as the image has tokens."""
+        """Return the prompt with one placeholder an image, which vLLM expands to the image's tokens."""
         image = self._chat.image_id
         return [id for id, run in itertools.groupby(prompt_ids) for _ in range(1 if id == image else len(list(run)))]
 
     def _cut(self, reply: Sequence[int], ends: frozenset[int]) -> list[int]:
-        """A reply without the padding behind it, up to the first token that ends it."""
+        """Return a reply without padding, up to the first token that ends it."""
         padding = self._chat.tokenizer.pad_token_id
         kept = []
         for id in reply[: self._max_tokens]:
@@ -141,7 +141,7 @@ class TurnEngine:
 
 
 def as_objects(values: Any) -> np.ndarray[Any, np.dtype[np.object_]]:
-    """A column of objects. Numpy makes a matrix of lists that are equally long."""
+    """Return a column of objects. Numpy itself would turn lists of equal length into a matrix."""
     values = list(values)
     column = np.empty(len(values), dtype=object)
     for place, value in enumerate(values):

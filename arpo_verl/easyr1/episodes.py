@@ -1,4 +1,4 @@
-"""A step's episodes: every rollout of every task at once, each on a desktop of the pool, retried where one fails."""
+"""This module plays a step's episodes: all rollouts of all tasks at once, on the pool's desktops, with retries."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Played:
-    """One rollout of a task."""
+    """This is one played rollout of a task."""
 
     key: str
-    """`{group}_{session}_0`."""
+    """Key of its row, `{group}_{session}_0`."""
     task: Task
     episode: Episode | None
-    """None where infrastructure failed it: then there is no score either."""
+    """The episode; None, like the score, if infrastructure failed it."""
     score: Score | None
 
 
 class EpisodePlayer:
-    """Plays tasks.
+    """The player plays tasks.
 
     Args:
-        door: our sections.
+        door: our sections of the configuration.
         pool: the job's desktops.
         chat: the policy's tokens.
-        limits: of a row's tokens.
+        limits: limits of a row's tokens.
     """
 
     def __init__(self, door: DoorConfig, pool: DesktopPool, chat: ChatTokenizer, limits: TokenLimits) -> None:
@@ -59,10 +59,10 @@ class EpisodePlayer:
     async def play(
         self, tasks: Sequence[Task], rollouts: int, step: int, engine: TurnEngine, validates: bool = False
     ) -> list[Played]:
-        """Play each task so many times, all at once; returns them task by task.
+        """Play each task `rollouts` times, all at once, and return the rollouts task by task.
 
         Args:
-            validates: whether nothing of it is trained on.
+            validates: whether this is a validation, which is not trained on.
 
         Raises:
             DesktopLostError: infrastructure failed every episode.
@@ -78,14 +78,14 @@ class EpisodePlayer:
             ]
             try:
                 played = await asyncio.gather(*sessions)
-            finally:  # what ends one for a reason that is everybody's ends all
+            finally:  # an error that is not one episode's own ends all of them
                 for session in sessions:
                     session.cancel()
                 await asyncio.gather(*sessions, return_exceptions=True)
         if all(one.episode is None for one in played):
             raise DesktopLostError(
-                f"step {step} must have at least one episode, but infrastructure failed all {len(played)} of them; "
-                "mend the desktops (the log says why); the same command resumes from the last checkpoint"
+                f"infrastructure failed all {len(played)} episodes of step {step}; repair the desktops (the log has "
+                "the reasons), then run the same command, which resumes from the last checkpoint"
             )
         return played
 

@@ -1,4 +1,4 @@
-"""Our advantages, under the name of EasyR1's `grpo`: its trainer takes no other name than those of its own list."""
+"""This module registers our advantages as EasyR1's `grpo`, since its trainer takes only names from its own list."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from arpo_verl.replay.labels import RowLabel
 
 
 def register_estimator(replay: ReplayConfig, log: GroupLog) -> None:
-    """Take the place of EasyR1's `grpo` in this process, which is the trainer's.
+    """Replace EasyR1's `grpo` in this process, which is the trainer's.
 
     Args:
-        replay: with `enable=false`, EasyR1's own function is called, on the groups that our uids hold.
+        replay: with `enable=false`, EasyR1's own function runs, on the groups in our uids.
         log: gets each row's reward and advantage.
     """
 
@@ -40,9 +40,9 @@ def register_estimator(replay: ReplayConfig, log: GroupLog) -> None:
 def row_advantages(
     rewards_B: torch.Tensor, response_mask: torch.Tensor, index: Sequence[str], replay: ReplayConfig
 ) -> torch.Tensor:
-    """The advantage of each row, (B,), within the groups of its uids.
+    """Return the advantage of each row within its group, (B,).
 
-    A row of zero mask stands for an episode that infrastructure failed: it is no member of its group.
+    A row of zero mask stands for an episode that infrastructure failed, and is no member of its group.
     """
     advantages_B = torch.zeros_like(rewards_B)
     rows = _played(response_mask)
@@ -50,7 +50,7 @@ def row_advantages(
     if replay.enable:
         advantages_B[rows] = group_advantages(rewards_B[rows], groups, std=replay.std)
         return advantages_B
-    # EasyR1's own refuses a group of one.
+    # EasyR1's own function refuses a group of one.
     rows = [row for row, group in zip(rows, groups, strict=True) if groups.count(group) >= MIN_GROUP_SIZE]
     if rows:
         labels = np.array([uid_of(index[row]) for row in rows], dtype=object)
@@ -62,6 +62,6 @@ def row_advantages(
 
 
 def _played(response_mask: torch.Tensor) -> list[int]:
-    """The rows that hold a word of the policy's."""
+    """Return the rows that have tokens of the policy."""
     rows: list[int] = response_mask.any(dim=-1).nonzero()[:, 0].tolist()
     return rows

@@ -1,8 +1,8 @@
-"""Screenshots as EasyR1 gets them: files that are already of the size in which the model sees them.
+"""This module makes screenshots for EasyR1: files that already have the size in which the model sees them.
 
 EasyR1 resizes a picture to `data.max_pixels` by whole numbers, not by multiples of a visual token's side (0.3.3,
 `utils/dataset.py: process_image`), so the picture would have another number of tokens than its place in the prompt. We
-resize as the model's own processor does, within both limits, and ask EasyR1 for none.
+resize as the model's own processor does, within both limits, and have EasyR1 resize nothing.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.types import Observation, Size
 
 FILE = "model_file"
-"""Under this name a picture's `info` has its file of the model's size."""
+"""Key in a picture's `info` for its file in the model's size."""
 
 
 def bounded_geometry(processor: Any, min_pixels: int | None, max_pixels: int | None) -> ImageGeometry:
-    """How screenshots are resized: as the processor does it, within EasyR1's limits.
+    """Return how to resize screenshots: as the processor does, within EasyR1's limits.
 
     Args:
         min_pixels, max_pixels: EasyR1's `data.min_pixels` and `data.max_pixels`.
 
     Raises:
-        ConfigError: the limits exclude each other, or the processor is no Qwen-VL one.
+        ConfigError: the limits exclude each other, or the processor is not a Qwen-VL one.
     """
     own = ImageGeometry.from_processor(processor)
     least, most = max(own.min_pixels, min_pixels or 0), min(own.max_pixels, max_pixels or own.max_pixels)
@@ -40,10 +40,10 @@ def bounded_geometry(processor: Any, min_pixels: int | None, max_pixels: int | N
 
 
 def model_file(screenshot: bytes, geometry: ImageGeometry) -> bytes:
-    """The screenshot as a file of the size in which the model sees it; itself where it has that size.
+    """Return the screenshot as a file in the model's size; unchanged if it has that size.
 
     Raises:
-        ImageError: it is no picture.
+        ImageError: the screenshot is not a picture.
     """
     size = image_size(screenshot)
     wanted = geometry.image_size(size)
@@ -55,7 +55,7 @@ def model_file(screenshot: bytes, geometry: ImageGeometry) -> bytes:
 
 
 def shows_files(geometry: ImageGeometry) -> DecodeScreenshot:
-    """How an episode takes a screenshot in: decoded once to know that it is whole, then kept as its files alone."""
+    """Return a decoder for episodes: it decodes a screenshot once, to check it, then keeps only its files."""
 
     async def decode(observation: Observation) -> Image.Image:
         size = Size(*(await decode_in_thread(observation)).size)

@@ -1,4 +1,4 @@
-"""What happens to a step's episodes before EasyR1 trains on them: replay, the store of successes, records, metrics."""
+"""This module processes a step's episodes before EasyR1 trains on them: replay, store, records and metrics."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from arpo_verl.rollout.chat import ChatTokenizer
 logger = logging.getLogger(__name__)
 
 STORE_FOLDER = "replay"
-"""In a checkpoint."""
+"""Folder of the store in a checkpoint."""
 
 
 class Replayer:
-    """Holds the store of successes.
+    """The replayer has the store of successes, and injects them.
 
     Args:
         chat: the policy's tokens.
-        fingerprint: what its successes are bound to.
-        log: of each group's rewards and advantages, which the estimator writes.
+        fingerprint: model and options that the store's successes need.
+        log: each group's rewards and advantages, which the estimator writes.
     """
 
     def __init__(self, door: DoorConfig, chat: ChatTokenizer, fingerprint: Fingerprint, log: GroupLog) -> None:
@@ -44,8 +44,8 @@ class Replayer:
         self.store = SuccessStore(door.replay.capacity_per_task)
 
     def process(self, played: Sequence[Played], step: int) -> tuple[dict[str, Row], dict[str, Any]]:
-        """The rows to train on, by their keys, and metrics. Injection first, storing after: a success is never replayed
-        into the step that made it."""
+        """Return the rows to train on, by their keys, and metrics. New successes are stored after the injection, so
+        that none is replayed into its own step."""
         rows = {one.key: Row.of_fault(self._chat) for one in played}
         outcomes, new = [], []
         for one in played:
@@ -80,13 +80,13 @@ class Replayer:
             logger.info("saved %d successes in %s", len(self.store), checkpoint)
 
     def restore(self, checkpoints: Sequence[Path]) -> None:
-        """Begin with the store of a checkpoint, or with the seeds.
+        """Fill the store from a checkpoint, or with the seeds.
 
         Args:
-            checkpoints: the resumed one and those before it, newest first; empty where a run begins.
+            checkpoints: the resumed checkpoint and older ones, newest first; empty at a run's start.
 
         Raises:
-            ReplayError: as `fill_store`.
+            ReplayError: `fill_store` raises it.
         """
         if self._config.enable:
             places = [checkpoint / STORE_FOLDER for checkpoint in checkpoints]

@@ -1,7 +1,7 @@
-"""An episode as a row, a row of a past success, and a step's rows as EasyR1's batch.
+"""This module makes rows of episodes and of past successes, and EasyR1's batch of a step's rows.
 
-EasyR1's workers keep a row's pixels under its `uid`, and stock EasyR1 gives all rollouts of a task one. So each of our
-rows has its own, `{group}_{session}_0`, whose group the estimator reads.
+EasyR1's workers keep a row's pixels under its `uid`, which is the same for all rollouts of a task in stock EasyR1. So
+each of our rows has its own uid, `{group}_{session}_0`, whose group the estimator reads.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from arpo_verl.types import EpisodeId
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a batch: a whole episode's tokens."""
+    """A row of a batch has a whole episode's tokens."""
 
     prompt_ids: Sequence[int] = field(repr=False)
     response_ids: Sequence[int] = field(repr=False)
     response_mask: Sequence[int] = field(repr=False)
-    """1 for what the policy wrote. All zero: the row teaches nothing."""
+    """1 for the policy's own tokens. A row of zeros is not trained on."""
     reward: float
     files: Sequence[bytes] = field(repr=False)
-    """Its screenshots, of the model's size."""
+    """Its screenshots, in the model's size."""
 
     @classmethod
     def of_episode(cls, episode: Episode, score: Score) -> Row:
-        """What the policy saw and wrote."""
+        """Return the row of an episode."""
         (row,) = episode.rows
         files = [image.info[FILE] for image in episode.images]
         return cls(row.prompt_ids, row.response_ids, row.response_mask, score.reward, files)
 
     @classmethod
     def of_trajectory(cls, trajectory: StoredTrajectory, chat: ChatTokenizer) -> Row:
-        """A past success's.
+        """Return the row of a past success.
 
         Raises:
-            ReplayError: it has several rows, as other trainers' may.
+            ReplayError: the success has several rows, which other trainers allow.
         """
         if len(trajectory.rows) != 1:
             raise ReplayError(
-                f"a success of task {trajectory.task_id} must be one row, got {len(trajectory.rows)}; take a store "
+                f"a success of task {trajectory.task_id} must be one row, got {len(trajectory.rows)}; use a store "
                 "that was made with gui_agent.context=full"
             )
         files = [model_file(screenshot, chat.geometry) for screenshot in trajectory.screenshots]
@@ -62,12 +62,12 @@ class Row:
 
     @classmethod
     def of_fault(cls, chat: ChatTokenizer) -> Row:
-        """In the place of an episode that infrastructure failed: EasyR1's batches have a fixed number of rows."""
+        """Return a row for an episode that infrastructure failed: EasyR1's batches have a fixed number of rows."""
         return cls([chat.end_id], [chat.end_id], [0], 0.0, ())
 
 
 def outcome_of(key: str, episode: Episode, score: Score) -> Outcome:
-    """What an episode came to, for its group."""
+    """Return an episode's outcome, for its group."""
     return Outcome(
         key=key,
         task_id=episode.task.task_id,
@@ -80,7 +80,7 @@ def outcome_of(key: str, episode: Episode, score: Score) -> Outcome:
 
 
 def trajectory_of(outcome: Outcome, episode: Episode, step: int) -> StoredTrajectory:
-    """A success as the store keeps it. EasyR1's engine gives no log-probs."""
+    """Return a success as the store keeps it, without log-probs, which EasyR1's engine does not return."""
     (row,) = episode.rows
     stored = StoredRow(row.prompt_ids, row.response_ids, row.response_mask, None, row.screenshots)
     return StoredTrajectory.of_rows(
@@ -99,17 +99,17 @@ def trajectory_of(outcome: Outcome, episode: Episode, step: int) -> StoredTrajec
 def make_batch(
     rows: Mapping[str, Row], processor: Any, chat: ChatTokenizer, prompt_length: int, response_length: int, fps: float
 ) -> Any:
-    """EasyR1's batch of these rows, by their keys: prompts padded on the left, responses on the right.
+    """Return EasyR1's batch of the rows, by their keys: prompts padded on the left, responses on the right.
 
     Args:
         prompt_length, response_length: EasyR1's `data.max_prompt_length` and `data.max_response_length`.
         fps: EasyR1's `data.video_fps`.
 
     Returns:
-        A `DataProto` with `token_level_scores`, at which EasyR1 asks no reward function.
+        A `DataProto` with `token_level_scores`, for which EasyR1 calls no reward function.
 
     Raises:
-        ReplayError: a row is longer than that, or its screenshots do not fit its tokens.
+        ReplayError: a row is too long, or its screenshots do not fit its tokens.
     """
     columns = [_columns(row, processor, chat, prompt_length, response_length) for row in rows.values()]
     return stock.DataProto.from_dict(
@@ -127,8 +127,8 @@ def _columns(row: Row, processor: Any, chat: ChatTokenizer, prompts: int, respon
     if min(before, behind) < 0:
         raise ReplayError(
             f"a row must have at most {prompts} and {responses} tokens of prompt and response, got "
-            f"{len(row.prompt_ids)} and {len(row.response_ids)}; raise data.max_prompt_length and max_response_length "
-            "to what the store's successes were made with"
+            f"{len(row.prompt_ids)} and {len(row.response_ids)}; set data.max_prompt_length and max_response_length "
+            "as they were when the store's successes were made"
         )
     tokens = torch.tensor([*row.prompt_ids, *row.response_ids])
     whole = torch.nn.functional.pad(tokens, (before, behind), value=chat.tokenizer.pad_token_id)
@@ -147,12 +147,12 @@ def _columns(row: Row, processor: Any, chat: ChatTokenizer, prompts: int, respon
 
 
 def _positions(row: Row, tokens: torch.Tensor, processor: Any, chat: ChatTokenizer) -> torch.Tensor:
-    """(4, T): the position in the text, and EasyR1's three of Qwen-VL."""
+    """Return (4, T): the position in the text, and EasyR1's three of Qwen-VL."""
     sizes, patch = [image_size(file) for file in row.files], processor.image_processor.patch_size
     expected, got = tokens.tolist().count(chat.image_id), sum(map(chat.geometry.num_tokens, sizes))
     if expected != got:
         raise ReplayError(
-            f"a row's screenshots must give its {expected} visual tokens, got {got}; keep data.min_pixels and "
+            f"a row's screenshots must give its {expected} visual tokens, got {got}; set data.min_pixels and "
             "data.max_pixels as they were when its success was stored"
         )
     grid = torch.tensor([[1, size.height // patch, size.width // patch] for size in sizes]) if sizes else None

@@ -1,5 +1,5 @@
-"""The configuration: EasyR1's own, with our sections beside it. EasyR1 refuses keys that it does not know, so ours are
-taken out before it sees them."""
+"""The configuration is EasyR1's own with our sections beside it. EasyR1 refuses unknown keys, so this module takes ours
+out first."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.tasks.selection import UNIFORM, TaskSelection
 
 FIXED: Mapping[str, tuple[Any, str]] = {
-    "algorithm.adv_estimator": ("grpo", "replay.enable says whether it is ARPO's or EasyR1's own"),
+    "algorithm.adv_estimator": ("grpo", "replay.enable chooses between ARPO's and EasyR1's own"),
     "algorithm.online_filtering": (False, "replay makes failed groups informative instead"),
     "data.format_prompt": (None, "gui_agent.model_family writes the prompt"),
     "data.mini_rollout_batch_size": (None, "a step plays all its tasks at once"),
     "worker.reward.reward_function": (None, "a task's own evaluator gives the reward"),
 }
-"""EasyR1's options that take one value here, and why."""
+"""EasyR1's options that allow only one value here, and why."""
 
 
 @dataclass(frozen=True)
 class DoorConfig:
-    """Holds our sections, validated, and EasyR1's as plain values."""
+    """The configuration has our sections, validated, and EasyR1's as plain values."""
 
     agent: GuiAgentConfig
     environment: EnvironmentConfig
@@ -44,23 +44,23 @@ class DoorConfig:
     """Section `data.tasks`."""
     train_files: Sequence[str]
     val_files: Sequence[str]
-    """Empty: nothing is validated."""
+    """Task files for validation; empty for none."""
     run_dir: Path
-    """Where checkpoints, metrics and episodes go."""
+    """Folder for checkpoints, metrics and episodes."""
     ray_init: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of `ray.init`: section `ray_kwargs.ray_init`, as in veRL's recipes."""
     theirs: Mapping[str, Any] = field(default_factory=dict)
-    """What is left: EasyR1's configuration."""
+    """The rest, which is EasyR1's configuration."""
 
 
 def read_config(arguments: Sequence[str]) -> DoorConfig:
-    """Read `config=FILE` and what is set behind it.
+    """Read `config=FILE` and the overrides after it.
 
     Args:
-        arguments: `config=`, a YAML file or the name of a recipe of ours (`easyr1/osworld`), and `OPTION=VALUE`.
+        arguments: `config=` with a YAML file or one of our recipes (`easyr1/osworld`), and `OPTION=VALUE`.
 
     Raises:
-        ConfigError: names all that is wrong with our sections.
+        ConfigError: our sections are wrong; names all problems.
     """
     wrong = [argument for argument in arguments if "=" not in argument]
     require(not wrong, "an argument", "OPTION=VALUE", " ".join(wrong))
@@ -73,7 +73,7 @@ def read_config(arguments: Sequence[str]) -> DoorConfig:
     except ConfigError:
         raise
     except (OmegaConfBaseException, YAMLError, OSError, TypeError, ValueError) as error:
-        raise ConfigError(f"the configuration cannot be read: {error}") from error
+        raise ConfigError(f"cannot read the configuration: {error}") from error
     return split_config(values)
 
 
@@ -81,7 +81,7 @@ def split_config(values: Mapping[str, Any]) -> DoorConfig:
     """Take our sections out of the whole configuration, as plain values, and check them.
 
     Raises:
-        ConfigError: names all that is wrong with them.
+        ConfigError: our sections are wrong; names all problems.
     """
     theirs, problems = dict(values), Problems()
     built: dict[str, Any] = {}
@@ -105,24 +105,24 @@ def split_config(values: Mapping[str, Any]) -> DoorConfig:
     trainer["save_checkpoint_path"] = trainer.get("save_checkpoint_path") or str(run_dir / CHECKPOINTS)
     if "agent" in built:
         with problems.gather():
-            remedy = "this door trains one row an episode; the stock veRL trainer takes the others"
+            remedy = "EasyR1 trains one row an episode here; for other contexts use the stock veRL trainer"
             require(built["agent"].context == FULL, "gui_agent.context", FULL, built["agent"].context, remedy)
     if "tasks" in built:
         with problems.gather():
-            got, remedy = built["tasks"].sampling, "the stock veRL trainer has frontier sampling"
+            got, remedy = built["tasks"].sampling, "for frontier sampling use the stock veRL trainer"
             require(got == UNIFORM, "data.tasks.sampling", UNIFORM, got, remedy)
     problems.raise_all()
     return DoorConfig(**built, run_dir=run_dir, ray_init=ray_init, theirs=theirs)
 
 
 def check_stock(door: DoorConfig, stock: Any) -> None:
-    """Refuse what EasyR1 would only fail on in the middle of a run, or would do silently.
+    """Refuse options with which EasyR1 would fail in the middle of a run, or do something else without a word.
 
     Args:
         stock: EasyR1's `PPOConfig`, filled.
 
     Raises:
-        ConfigError: names all that cannot work.
+        ConfigError: options cannot work; names all of them.
     """
     rollout, trainer, problems = stock.worker.rollout, stock.trainer, Problems()
     for name, (value, remedy) in FIXED.items():
@@ -132,9 +132,9 @@ def check_stock(door: DoorConfig, stock: Any) -> None:
     gpus, rows = trainer.n_gpus_per_node * trainer.nnodes, stock.data.rollout_batch_size * rollout.n
     shown, limit = door.agent.row_screenshots, rollout.limit_images
     for holds, name, expected, got, remedy in (
-        (rollout.n > 1, "worker.rollout.n", "2 or more", rollout.n, "a group is compared within itself"),
+        (rollout.n > 1, "worker.rollout.n", "2 or more", rollout.n, "a group's rollouts are compared with each other"),
         (gpus > 0 and rows % gpus == 0, "data.rollout_batch_size x worker.rollout.n", f"a multiple of the {gpus} GPUs",
-         rows, "EasyR1 gives each the same number of rows"),
+         rows, "EasyR1 gives each GPU the same number of rows"),
         (limit >= shown, "worker.rollout.limit_images", f"at least {shown}, the screenshots of an episode", limit,
          "vLLM refuses a prompt with more images than this"),
         (bool(door.val_files) or not (trainer.val_freq > 0 or trainer.val_only), "data.val_files", "task files", None,
@@ -151,7 +151,7 @@ def _find(source: str) -> Path:
 
 
 def _take(holder: dict[str, Any], name: str) -> dict[str, Any]:
-    """Take a section out, as a copy; an empty one where there is none."""
+    """Take a section out, as a copy; return an empty one if there is none."""
     section = holder.pop(name.rpartition(".")[2], None)
     require(section is None or isinstance(section, Mapping), name, "a section of options", section)
     return dict(section or {})

@@ -1,6 +1,6 @@
-"""Every name of EasyR1's that this room uses. tests/easyr1/names.py has the table, with what each is used for.
+"""This module imports every name of EasyR1 that this package uses. tests/easyr1/names.py says what each is used for.
 
-Importing this module imports EasyR1 whole, vLLM with it.
+Importing this module imports all of EasyR1, with vLLM.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from verl.workers.fsdp_workers import FSDPWorker
 
 
 def rope_index(processor: Any, **inputs: Any) -> Any:
-    """EasyR1's own positions of one row, (3, T), as its dataset chooses the function for the processor."""
+    """Return EasyR1's own positions of one row, (3, T), by the function that its dataset uses for the processor."""
     if "Qwen3VL" in type(processor).__name__:
         from verl.models.transformers.qwen3_vl import get_rope_index
     else:

@@ -1,5 +1,5 @@
-"""EasyR1's own trainer, with four of its methods replaced: how a batch comes about, how it validates, and what goes
-into a checkpoint and comes back from it. Its `fit()` runs unchanged."""
+"""This module replaces four methods of EasyR1's trainer: making a batch, validating, and saving and loading a
+checkpoint. Its `fit()` runs unchanged."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from arpo_verl.types import Task
 logger = logging.getLogger(__name__)
 
 RUN_FOLDER = "run_folder"
-"""Our logger's name, beside those of `trainer.logger`."""
+"""Our logger's name, beside those in `trainer.logger`."""
 _STEP_FOLDER = "global_step_"
 
 
 class RunFolderLogger:
-    """Appends a step's metrics to the file that `arpo-verl view` looks for; one of EasyR1's loggers."""
+    """This logger of EasyR1 appends a step's metrics to the file that `arpo-verl view` reads."""
 
     def __init__(self, file: Path, config: Mapping[str, Any]) -> None:
         self._file = file
@@ -55,11 +55,11 @@ class RunFolderLogger:
         append_objects(self._file, [{"step": step, "data": {name: float(value) for name, value in data.items()}}])
 
     def finish(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
 
 def task_loader(door: DoorConfig, data: Any) -> StatefulDataLoader[Task]:
-    """The training tasks, a batch a step, in EasyR1's order: random by `data.seed`, or as in the files.
+    """Return a loader of training tasks, a batch a step, in EasyR1's order: random by `data.seed`, or as in the files.
 
     Raises:
         TaskError: a task cannot be read or used.
@@ -74,20 +74,20 @@ def task_loader(door: DoorConfig, data: Any) -> StatefulDataLoader[Task]:
 
 
 class ArpoTrainer(stock.RayPPOTrainer):
-    """EasyR1's trainer over desktops.
+    """This is EasyR1's trainer with desktops.
 
     Args:
-        door: our sections.
+        door: our sections of the configuration.
         pool: the job's desktops.
-        val_tasks: empty where nothing is validated.
-        **theirs: what `RayPPOTrainer` takes, but for validation's data loader and the reward functions.
+        val_tasks: tasks for validation; empty for none.
+        **theirs: arguments of `RayPPOTrainer`, without validation's data loader and the reward functions.
     """
 
     def __init__(self, door: DoorConfig, pool: DesktopPool, val_tasks: Sequence[Task], **theirs: Any) -> None:
         data = theirs["config"].data
         stock.LOGGERS[RUN_FOLDER] = partial(RunFolderLogger, door.run_dir / METRICS_FILE)
         theirs["config"].trainer.logger = (*theirs["config"].trainer.logger, RUN_FOLDER)
-        # Its `fit()` validates where there is such a function, by `_validate` alone.
+        # EasyR1's `fit()` validates if there is such a function, but only calls `_validate`.
         super().__init__(**theirs, val_dataloader=None, val_reward_fn=self._validate if val_tasks else None)
         geometry = bounded_geometry(self.processor, data.min_pixels, data.max_pixels)
         pixels = {"min_pixels": geometry.min_pixels, "max_pixels": geometry.max_pixels}
@@ -132,7 +132,7 @@ class ArpoTrainer(stock.RayPPOTrainer):
         }
 
     def _save_checkpoint(self) -> None:
-        # First: EasyR1 names a checkpoint as its last one at the end, and by then it is to be whole.
+        # This comes first: EasyR1 names a checkpoint the last one at the end, when it must be complete.
         self._replayer.save(Path(self.config.trainer.save_checkpoint_path, f"{_STEP_FOLDER}{self.global_step}"))
         super()._save_checkpoint()
 
@@ -149,7 +149,7 @@ class ArpoTrainer(stock.RayPPOTrainer):
     def _desktop_metrics(self) -> dict[str, float]:
         try:
             return self._pool.metrics()
-        except ray.exceptions.RayError as error:  # the batch at hand is good
+        except ray.exceptions.RayError as error:  # the batch is good without them
             logger.warning("the desktop pool gave no metrics this step: %s", error)
             return {}
 
@@ -158,7 +158,7 @@ class ArpoTrainer(stock.RayPPOTrainer):
 
 
 def checkpoints_until(folder: Path, step: int) -> list[Path]:
-    """The checkpoint of this step and those of earlier steps, newest first."""
+    """Return the checkpoint of this step and those of earlier steps, newest first."""
     names = [path.name.removeprefix(_STEP_FOLDER) for path in folder.glob(f"{_STEP_FOLDER}*")]
     steps = sorted((int(name) for name in names if name.isdecimal() and int(name) <= step), reverse=True)
     return [folder / f"{_STEP_FOLDER}{one}" for one in steps]

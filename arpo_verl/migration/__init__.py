@@ -1,10 +1,10 @@
-"""Beside a training run: from a configuration of the ARPO reference, or of EasyR1, to a recipe.
+"""Beside a training run: this package converts a configuration of the ARPO reference, or of EasyR1, to a recipe.
 
-`migration/script.py: read_script` reads the command of a shell script without running it,
-`migration/settings.py: read_settings` lays its overrides over the YAML and their defaults, and
-`migration/recipe.py: convert` says each setting in a recipe's terms by the table `migration/keys.py: KEYS`, or names it
-as dropped with the reason.
+`migration/script.py: read_script` reads the command of a shell script without running it.
+`migration/settings.py: read_settings` applies its overrides to the YAML and the defaults. `migration/recipe.py:
+convert` translates each setting by the table `migration/keys.py: KEYS`, or lists it as dropped with the reason. Here
+"theirs" means: of the two projects.
 
-What stands here of the two projects was read from their public sources: JIA-Lab-research/ARPO (7489ae3, May 2025) and
-hiyouga/EasyR1 (every version up to July 2026).
+All facts about them come from their public sources: JIA-Lab-research/ARPO (7489ae3, May 2025) and hiyouga/EasyR1 (every
+version up to July 2026).
 """

@@ -1,8 +1,8 @@
-"""Every option of the ARPO reference and of EasyR1, and what becomes of it: the table behind `arpo-verl convert`.
+"""This table behind `arpo-verl convert` has every option of the ARPO reference and of EasyR1, and its conversion.
 
-`docs/reference/migration.md` shows it. A row is `taken`, with the recipe's option and what converts the value; `ruled`,
-where several of theirs make several of a recipe's (`rules.py`); `dropped`, where nothing depends on it here; or `lost`,
-where the run will differ. Defaults are theirs, for what neither script nor YAML says.
+`docs/reference/migration.md` shows it. A row is `taken` if it becomes one of the recipe's options; `ruled` if several
+of theirs make several of a recipe's (`rules.py`); `dropped` if nothing depends on it here; `lost` if the run will
+differ without it. The defaults are theirs, for options that neither script nor YAML sets.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ FSDP = f"{ACTOR}.fsdp_config"
 
 @dataclass(frozen=True)
 class Key:
-    """One of their options.
+    """A key is one of their options.
 
     Attributes:
-        name: as the newest version calls it; older names are in `RENAMED`.
-        default: theirs, whose type values are held to; None: of any plain type.
-        to: the recipe's options that it makes; empty where it is dropped.
+        name: name in the newest version; older names are in `RENAMED`.
+        default: their default, whose type a value must have; None allows any plain type.
+        to: the recipe's options that it makes; empty if it is dropped.
         note: unit, what differs, or why it is dropped.
-        convert: their value -> the recipe's.
-        by_rule: whether `rules.py` makes the options, from more than this one.
-        harmless: the values whose dropping changes nothing; None: all.
-        optional: whether null is taken, whatever the default.
-        arpo_only: whether only the ARPO reference knows it.
-        differs: whether the default is not what the recipe below says, so that it is to be said.
+        convert: function from their value to the recipe's.
+        by_rule: whether `rules.py` makes the options, from several keys.
+        harmless: values that can be dropped without a difference; None means all.
+        optional: whether null is allowed, whatever the default.
+        arpo_only: whether only the ARPO reference has it.
+        differs: whether their default differs from the recipe `BASE`, so that the new recipe must set it.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Key:
     differs: bool = False
 
     def matters(self, value: Any) -> bool:
-        """Whether dropping this value changes what is trained."""
+        """Return whether the run differs if this value is dropped."""
         return not self.to and self.harmless is not None and value not in self.harmless
 
 
@@ -104,13 +104,13 @@ KEYS: tuple[Key, ...] = (
         "data.max_prompt_length",
         "data.max_response_length",
         f"{ROLLOUT}.max_model_len",
-        note="ARPO: of the whole episode; here max_prompt_length is the first turn's. EasyR1: dropped, a question's",
+        note="ARPO: the whole episode's; here max_prompt_length is the first turn's. EasyR1: dropped, a question's",
     ),
     _ruled("data.max_response_length", 512, "gui_agent.max_reply_tokens", note="of one reply"),
     _taken("data.rollout_batch_size", 512, "data.train_batch_size", note=_PROMPTS, differs=True),
     _dropped("data.mini_rollout_batch_size", None, "veRL draws as many prompts as a filtered batch still lacks"),
     _dropped("data.val_batch_size", -1, "veRL validates in one batch, and desktops take turns"),
-    _dropped("data.format_prompt", None, "gui_agent.model_family: the words that the policy was trained with"),
+    _dropped("data.format_prompt", None, "gui_agent.model_family has the prompt that the policy was trained with"),
     _lost("data.override_chat_template", None, "set actor_rollout_ref.model.custom_chat_template to its text"),
     _taken("data.shuffle", True, "data.shuffle"),
     _taken("data.seed", 1, "data.seed", differs=True),
@@ -131,10 +131,10 @@ KEYS: tuple[Key, ...] = (
     _ruled("algorithm.kl_type", "fixed", "algorithm.kl_ctrl.type", note="of the KL term in the reward"),
     _ruled("algorithm.kl_horizon", 10000.0, "algorithm.kl_ctrl.horizon", note="the same"),
     _ruled("algorithm.kl_target", 0.1, "algorithm.kl_ctrl.target_kl", note="the same"),
-    _taken("algorithm.online_filtering", False, "algorithm.filter_groups.enable", note="groups of equal rewards leave"),
+    _taken("algorithm.online_filtering", False, "algorithm.filter_groups.enable", note="drops groups of equal rewards"),
     _dropped("algorithm.filter_key", "overall", "veRL's filter looks at the reward"),
-    _lost("algorithm.filter_low", 0.01, "veRL's filter has no bounds: a group leaves where its rewards are equal"),
-    _lost("algorithm.filter_high", 0.99, "the same"),
+    _lost("algorithm.filter_low", 0.01, "veRL's filter has no bounds: it drops a group whose rewards are equal"),
+    _lost("algorithm.filter_high", 0.99, "veRL's filter has no bounds"),
     _dropped(
         "algorithm.enable_replay",
         False,
@@ -142,7 +142,7 @@ KEYS: tuple[Key, ...] = (
         arpo_only=True,
     ),
     # --- worker.actor ------------------------------------------------------------------------------------------
-    _dropped("worker.hybrid_engine", True, "there is no other"),
+    _dropped("worker.hybrid_engine", True, "there is no other engine"),
     _dropped("worker.actor.strategy", "fsdp", "fsdp2, which shards alike"),
     _taken("worker.actor.global_batch_size", 256, f"{ACTOR}.ppo_mini_batch_size", note=_PROMPTS, differs=True),
     _ruled(
@@ -183,10 +183,10 @@ KEYS: tuple[Key, ...] = (
         "worker.actor.model.trust_remote_code",
         True,
         f"{MODEL}.trust_remote_code",
-        note="only where it is said: no policy here brings code of its own",
+        note="only if it is set: no policy here brings its own code",
     ),
-    _lost("worker.actor.model.freeze_vision_tower", False, "veRL 0.9.1 trains the image encoder, whatever is said"),
-    _dropped("worker.actor.model.grounding_model_path", None, "of an early state of the reference", arpo_only=True),
+    _lost("worker.actor.model.freeze_vision_tower", False, "veRL 0.9.1 always trains the image encoder"),
+    _dropped("worker.actor.model.grounding_model_path", None, "only in an early version of ARPO", arpo_only=True),
     _taken("worker.actor.model.lora.rank", 0, f"{MODEL}.lora_rank"),
     _taken("worker.actor.model.lora.alpha", 64, f"{MODEL}.lora_alpha", differs=True),
     _taken("worker.actor.model.lora.target_modules", "all-linear", f"{MODEL}.target_modules"),
@@ -197,8 +197,8 @@ KEYS: tuple[Key, ...] = (
     _dropped(
         "worker.actor.optim.strategy",
         "adamw",
-        "adamw_bf16 keeps weights and moments in bf16 and adds up what rounding loses; veRL has none such, and keeps "
-        "them in fp32 (more memory, nothing lost)",
+        "adamw_bf16 keeps weights and moments in bf16 and adds up what rounding loses; veRL does not have it, and "
+        "keeps them in fp32 (more memory, nothing lost)",
     ),
     _taken("worker.actor.optim.lr_warmup_ratio", 0.0, f"{ACTOR}.optim.lr_warmup_steps_ratio"),
     _taken("worker.actor.optim.lr_warmup_steps", None, f"{ACTOR}.optim.lr_warmup_steps", convert=_minus_one),
@@ -208,7 +208,7 @@ KEYS: tuple[Key, ...] = (
     _taken("worker.actor.fsdp.enable_full_shard", True, f"{FSDP}.reshard_after_forward"),
     _taken("worker.actor.fsdp.enable_cpu_offload", False, f"{FSDP}.offload_policy"),
     _dropped("worker.actor.fsdp.enable_rank0_init", True, "how weights are loaded"),
-    _dropped("worker.actor.fsdp.use_orig_params", False, "of FSDP's first version"),
+    _dropped("worker.actor.fsdp.use_orig_params", False, "only FSDP's first version has it"),
     _dropped("worker.actor.fsdp.torch_dtype", None, "weights stay in fp32, see worker.actor.optim.strategy"),
     _taken("worker.actor.fsdp.fsdp_size", -1, f"{FSDP}.fsdp_size"),
     _taken("worker.actor.fsdp.mp_param_dtype", "bf16", f"{FSDP}.mixed_precision.param_dtype"),
@@ -235,30 +235,30 @@ KEYS: tuple[Key, ...] = (
         "worker.rollout.limit_images",
         0,
         "gui_agent.max_screenshots",
-        note="ARPO: of an episode, at most its steps. EasyR1: dropped, a row's",
+        note="ARPO: an episode's images, at most its steps. EasyR1: dropped, a row's",
     ),
     _taken("worker.rollout.dtype", "bf16", f"{ROLLOUT}.dtype", convert=lambda x: {"bf16": "bfloat16"}.get(x, x)),
     _taken("worker.rollout.gpu_memory_utilization", 0.6, f"{ROLLOUT}.gpu_memory_utilization"),
     _taken("worker.rollout.ignore_eos", False, f"{ROLLOUT}.ignore_eos"),
     _taken("worker.rollout.enforce_eager", False, f"{ROLLOUT}.enforce_eager"),
-    _dropped("worker.rollout.enable_chunked_prefill", False, "of vLLM's engine before V1; long prompts come in chunks"),
+    _dropped("worker.rollout.enable_chunked_prefill", False, "only before vLLM's V1; long prompts come in chunks"),
     _taken("worker.rollout.tensor_parallel_size", 2, f"{ROLLOUT}.tensor_model_parallel_size"),
-    _dropped("worker.rollout.max_model_len", None, "an episode's, of data.max_prompt_length + max_response_length"),
+    _dropped("worker.rollout.max_model_len", None, "an episode's: data.max_prompt_length + max_response_length"),
     _dropped(
         "worker.rollout.max_num_batched_tokens",
         8192,
-        "ARPO never hands it to vLLM, and EasyR1's is of a question; osworld_full's is of screenshots",
+        "ARPO never passes it to vLLM, and EasyR1's suits questions; osworld_full's suits screenshots",
     ),
     _dropped("worker.rollout.max_num_seqs", 1024, "how many requests an engine takes at once"),
     _taken("worker.rollout.disable_log_stats", True, f"{ROLLOUT}.disable_log_stats"),
     _dropped("worker.rollout.disable_tqdm", False, "a progress bar"),
-    _dropped("worker.rollout.do_sample", True, "their temperature says it"),
-    _dropped("worker.rollout.free_cache_engine", True, "as veRL's default"),
+    _dropped("worker.rollout.do_sample", True, "their temperature decides it"),
+    _dropped("worker.rollout.free_cache_engine", True, "veRL does so by default"),
     _ruled(
         "worker.rollout.val_override_config",
         {},
         *(f"{ROLLOUT}.val_kwargs.{name}" for name in ("n", "temperature", "top_p", "top_k", "do_sample")),
-        note="what it leaves out is as in training; ARPO's n is 1 then",
+        note="other values are as in training; ARPO's n is then 1",
     ),
     # --- env ---------------------------------------------------------------------------------------------------
     _taken(
@@ -297,7 +297,7 @@ KEYS: tuple[Key, ...] = (
     ),
     _ruled("trainer.save_model_only", False, f"{ACTOR}.checkpoint.save_contents", note="true: [model]"),
     _ruled("trainer.save_checkpoint_path", None, "trainer.default_local_dir", note="null: checkpoints/ in run_dir"),
-    _lost("trainer.load_checkpoint_path", None, "veRL cannot go on from it; merge it, and begin with it as the policy"),
+    _lost("trainer.load_checkpoint_path", None, "veRL cannot resume from it; merge it, and start with that policy"),
     _taken(
         "trainer.find_last_checkpoint",
         True,
@@ -306,7 +306,7 @@ KEYS: tuple[Key, ...] = (
     ),
     _dropped("trainer.ray_timeline", None, "a profile; veRL's is ray_kwargs.timeline_json_file"),
     _dropped("trainer.remove_previous_ckpt", False, "see trainer.save_limit"),
-    _dropped("trainer.remove_ckpt_after_load", False, "what is not loaded is not removed"),
+    _dropped("trainer.remove_ckpt_after_load", False, "nothing is loaded, so nothing is removed"),
     _dropped("trainer.report_kl", True, "only reports"),
 )
 
@@ -339,14 +339,14 @@ RENAMED = {
         for old, new in {"param_offload": "offload_params", "optimizer_offload": "offload_optimizer"}.items()
     },
 }
-"""Older name -> newer: the same under both."""
+"""Older name -> newest name of the same option."""
 
 ARPO_DEFAULTS = {"worker.actor.padding_free": False, "trainer.total_epochs": 10}
-"""Where the reference's defaults are not the newest EasyR1's."""
+"""Defaults of the reference that differ from the newest EasyR1's."""
 
 _BY_NAME = {key.name: key for key in KEYS}
 
 
 def find_key(name: str) -> Key | None:
-    """The row of one of their options, by any of its names."""
+    """Return the row of one of their options, by any of its names."""
     return _BY_NAME.get(RENAMED.get(name, name))

@@ -1,4 +1,4 @@
-"""A recipe from a run of theirs, with what it was made of beside every line."""
+"""This module makes a recipe from a run of theirs, and names the original option beside every line."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from arpo_verl.migration.shell.values import shorten
 from arpo_verl.untrusted import printable
 
 BASE = "osworld_full"
-UNSAID = "as theirs does where nothing is said"
+UNSAID = "the original's default"
 
 
 @dataclass(frozen=True)
 class Converted:
-    """A recipe.
+    """A converted run is a recipe, with what was not taken over.
 
     Attributes:
-        name: of the experiment, and of the file.
+        name: name of the experiment, and of the file.
         options: option -> value, over the recipe `BASE`.
-        sources: option -> the given keys that made it; none where their default or their trainer's code did.
-        to_fill: option -> what theirs has in its place; `???` in the recipe.
-        dropped: a line for each given key that makes no option, with the reason.
-        lost: the same for what will differ.
-        notes: what of theirs could not be followed.
+        sources: option -> the given keys that made it; none if it comes from their default or their trainer's code.
+        to_fill: option, which is `???` in the recipe -> what theirs has in its place.
+        dropped: a line with the reason for each given key that makes no option.
+        lost: such lines for keys without which the run will differ.
+        notes: parts of their script that could not be followed.
     """
 
     name: str
@@ -43,10 +43,10 @@ class Converted:
 
 
 def convert(settings: Settings) -> Converted:
-    """Say every setting in a recipe's terms, or name it as dropped.
+    """Translate every setting to a recipe's options, or list it as dropped.
 
     Raises:
-        ConfigError: values that no recipe can say; names all.
+        ConfigError: a recipe cannot express some values; names all of them.
     """
     given = {RENAMED.get(name, name): name for name in settings.given}
     options: dict[str, Any] = {}
@@ -64,7 +64,7 @@ def convert(settings: Settings) -> Converted:
         row = find_key(name)
         assert row is not None, "settings have known keys alone"
         if not any(option in options for option in row.to):
-            why = row.note if row.harmless is None or row.matters(value) else "so it is here"
+            why = row.note if row.harmless is None or row.matters(value) else "it is so here, too"
             (lost if row.matters(value) else dropped).append(f"{name}={shorten(value)}: {why}")
     lost += [f"{name}={shorten(value)}: left out by --ignore" for name, value in settings.ignored.items()]
     made = {option: tuple(sources.get(option, ())) for option in options}
@@ -74,7 +74,7 @@ def convert(settings: Settings) -> Converted:
 
 
 def _leave_open(settings: Settings, options: dict[str, Any]) -> dict[str, str]:
-    """Put `???` where theirs has no value yet, and say what it has."""
+    """Put `???` in place of placeholders, and return what theirs has for each option."""
     given = {RENAMED.get(name, name): name for name in settings.given}
     to_fill: dict[str, str] = {}
     for key in KEYS:
@@ -82,19 +82,19 @@ def _leave_open(settings: Settings, options: dict[str, Any]) -> dict[str, str]:
             if option in options:
                 options[option] = MISSING
                 name = given.get(key.name, key.name)
-                theirs = f"theirs is {name}={shorten(settings.given[name])}, and " if name in settings.given else ""
+                theirs = f"the original has {name}={shorten(settings.given[name])}; " if name in settings.given else ""
                 to_fill[option] = theirs + settings.placeholders[key.name]
-    follows = "it follows from another that is to be filled in"
+    follows = "it depends on another option that you must fill in"
     return to_fill | {option: follows for option in options if options[option] == MISSING and option not in to_fill}
 
 
 def write_recipe(converted: Converted, source: str) -> str:
-    """The recipe's YAML.
+    """Return the recipe's YAML.
 
     Args:
-        source: what it was made of, for its first line.
+        source: what was converted, for the first line.
     """
-    lines = [f"# From {printable(source)}, by `arpo-verl convert`; beside each option is theirs that made it.", "#"]
+    lines = [f"# From {printable(source)}, by `arpo-verl convert`. A comment names each option's original.", "#"]
     for line in describe(converted):
         lines += textwrap.wrap(line, 118, initial_indent="# ", subsequent_indent="#     ", break_long_words=False)
     lines += ["", "defaults:", f"  - {BASE}", "  - _self_", ""]
@@ -111,7 +111,7 @@ def write_recipe(converted: Converted, source: str) -> str:
 
 
 def describe(converted: Converted) -> list[str]:
-    """What is to be filled in, and what was not taken over and why, first what makes a difference."""
+    """Return lines with what to fill in and what was not taken over, the most important first."""
     lines: list[str] = []
     for title, items in (
         (f"Fill in before you train ({MISSING} in the recipe)", [f"{k}: {v}" for k, v in converted.to_fill.items()]),

@@ -1,4 +1,4 @@
-"""Where several of their options make several of a recipe's, and what their trainers do that no option says."""
+"""These rules convert options that several of theirs make together, and what their trainers do without an option."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from arpo_verl.migration.settings import Settings
 Options = dict[str, Any]
 
 MISSING = "???"
-"""What Hydra takes for a value that is still to be given."""
-# The first turn of osworld_full: a prompt and a 1080p screenshot.
+"""Hydra's mark for a value that must still be filled in."""
+# The first turn of osworld_full has a prompt and a 1080p screenshot.
 FIRST_TURN_TOKENS = 5120
 ESTIMATORS = {"grpo": "replay_grpo", "rloo": "rloo", "reinforce_plus_plus": "reinforce_plus_plus"}
 LOSSES = {"default": "vanilla", "gspo": "gspo", "gspo_token": "gspo", "cispo": "cispo", "sapo": "sapo"}
@@ -22,10 +22,10 @@ SAMPLING = ("n", "temperature", "top_p", "top_k")
 
 
 def apply_rules(settings: Settings) -> tuple[Options, list[str]]:
-    """What `Key.by_rule` promises: the recipe's options, and what is lost.
+    """Return the recipe's options for all keys with `by_rule`, and a line for each thing that is lost.
 
     Raises:
-        ConfigError: values that no recipe can say; names all.
+        ConfigError: a recipe cannot express some values; names all of them.
     """
     options: Options = {}
     lost: list[str] = []
@@ -57,7 +57,7 @@ def _lengths(settings: Settings, options: Options, lost: list[str]) -> None:
         options["data.max_response_length"] = episode - FIRST_TURN_TOKENS
         options[f"{ROLLOUT}.max_model_len"] = episode
     else:
-        lost.append(f"data.max_prompt_length={episode}: too short for an episode on a desktop; osworld_full's is taken")
+        lost.append(f"data.max_prompt_length={episode}: too short for an episode on a desktop; osworld_full's is used")
     # Theirs trains on no more images than vLLM takes; without a limit vLLM takes one a step.
     steps, images = settings["env.max_steps"], settings["worker.rollout.limit_images"]
     unknown = {"env.max_steps", "worker.rollout.limit_images"} & set(settings.placeholders)
@@ -67,7 +67,7 @@ def _lengths(settings: Settings, options: Options, lost: list[str]) -> None:
 def _pixels(settings: Settings, options: Options, lost: list[str]) -> None:
     limits = {name: settings[f"data.{name}"] for name in ("min_pixels", "max_pixels")}
     known = [value for value in limits.values() if value is not None]
-    remedy = "say the other: data.min_pixels=N or data.max_pixels=N"
+    remedy = "add the other: data.min_pixels=N or data.max_pixels=N"
     require(len(known) != 1, "data.min_pixels and data.max_pixels", "both given or both null", limits, remedy)
     if known:
         options |= {f"data.mm_processor_kwargs.{name}": value for name, value in limits.items()}
@@ -102,9 +102,9 @@ def _kl(settings: Settings, options: Options, lost: list[str]) -> None:
 
 
 def _loss(settings: Settings, options: Options, lost: list[str]) -> None:
-    """EasyR1 weighs micro batches by their tokens; the reference, forked before that, takes the mean of their means."""
+    """EasyR1 weighs micro batches by their tokens; the reference, an older fork, takes the mean of their means."""
     kind, micro = settings["worker.actor.loss_type"], settings["worker.actor.micro_batch_size_per_device_for_update"]
-    remedy = "say one of them: worker.actor.loss_type=NAME"
+    remedy = "choose one: worker.actor.loss_type=NAME"
     require(kind in LOSSES, "worker.actor.loss_type", f"one of {', '.join(LOSSES)}", kind, remedy)
     options[f"{ACTOR}.policy_loss.loss_mode"] = LOSSES[kind]
     options[f"{ACTOR}.ppo_micro_batch_size_per_gpu"] = micro
@@ -113,7 +113,7 @@ def _loss(settings: Settings, options: Options, lost: list[str]) -> None:
     if settings.is_arpo and micro > 1:
         lost.append(
             f"worker.actor.micro_batch_size_per_device_for_update={micro}: the reference's loss is then a mean of "
-            f"means, each over {micro} rollouts' tokens; token-mean, over all tokens of an update, is taken"
+            f"means, each over {micro} rollouts' tokens; the recipe has token-mean, over all tokens of an update"
         )
     if (both := settings["worker.actor.clip_ratio"]) is not None:
         options |= {f"{ACTOR}.clip_ratio_low": both, f"{ACTOR}.clip_ratio_high": both}
@@ -122,7 +122,7 @@ def _loss(settings: Settings, options: Options, lost: list[str]) -> None:
 def _validation(settings: Settings, options: Options, lost: list[str]) -> None:
     overrides = settings["worker.rollout.val_override_config"]
     unknown = sorted(set(overrides) - set(SAMPLING))
-    remedy = "say it anew, or add --ignore worker.rollout.val_override_config"
+    remedy = "correct it, or add --ignore worker.rollout.val_override_config"
     require(not unknown, "worker.rollout.val_override_config", f"of {', '.join(SAMPLING)}", ", ".join(unknown), remedy)
     sampling = {name: settings[f"worker.rollout.{name}"] for name in SAMPLING}
     sampling |= {name: MISSING for name in SAMPLING if f"worker.rollout.{name}" in settings.placeholders}
@@ -137,9 +137,9 @@ def _trainer(settings: Settings, options: Options, lost: list[str]) -> None:
     options["actor_rollout_ref.model.path"] = settings["worker.actor.model.model_path"]
     name = settings["trainer.experiment_name"]
     ok = re.fullmatch(r"\w[\w.+-]{0,200}", name) is not None
-    remedy = "say another: trainer.experiment_name=NAME"
+    remedy = "choose another: trainer.experiment_name=NAME"
     require(ok, "trainer.experiment_name", "letters, digits and .+-_ alone, since it names a folder", name, remedy)
-    # With what +policy, +context and +baseline behind the recipe add.
+    # +policy, +context and +baseline behind the recipe extend the name.
     options["trainer.experiment_name"] = f"{name}${{variant.policy}}${{variant.context}}${{variant.baseline}}"
     loggers = settings["trainer.logger"]
     loggers = [loggers] if isinstance(loggers, str) else list(loggers)
@@ -151,7 +151,7 @@ def _trainer(settings: Settings, options: Options, lost: list[str]) -> None:
 
 
 def _reference(settings: Settings, options: Options, lost: list[str]) -> None:
-    """What the trainer does without an option for it."""
+    """Set the options for what their trainer does without an option."""
     options["replay.enable"] = settings.is_arpo
     if settings.is_arpo:
         options["replay.std"] = "sample"

@@ -1,7 +1,7 @@
-"""The training commands of a script of theirs, read as text: nothing of the script is ever run.
+"""This module reads the training commands of a script of theirs as text: it never runs any part of the script.
 
-What the script itself gives its variables is followed, through functions, loops and conditions. What only a shell could
-know (a command's output, the environment, an argument) is kept as unreadable, and matters where an option needs it.
+It follows the values that the script gives its variables, through functions, loops and conditions. A value that only a
+shell could know (a command's output, the environment, an argument) becomes `Unreadable`, and matters only to options.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STOCK_TRAINER = "verl.trainer.main_ppo"
 _OVERRIDE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)=(.*)", re.S)
 _TRAINING = re.compile(r"verl[./]trainer[./]main(?:\.py)?(?:\s|$)")
 _SBATCH = re.compile(r"^#SBATCH\s+(--?[\w-]+)[=\s]\s*(\S+)", re.M)
-# What SLURM makes of a job's options.
+# SLURM sets these variables by a job's options.
 _SLURM = {
     "--nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
     "-N": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
@@ -37,7 +37,7 @@ Words: TypeAlias = tuple[Field, ...]
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A value that only running the script could show: its source, and why."""
+    """An unreadable value has its source, and why only running the script could show it."""
 
     source: str
     because: str
@@ -45,12 +45,12 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class Command:
-    """What a script starts the trainer with.
+    """A command is how a script starts the trainer.
 
     Attributes:
         config: the YAML file that it names by `config=`, or None.
         overrides: option -> its text, or why that cannot be read.
-        notes: what we could not follow, in a sentence each.
+        notes: a sentence for each thing that we could not follow.
     """
 
     config: str | Unreadable | None
@@ -59,10 +59,10 @@ class Command:
 
 
 def read_script(text: str) -> list[Command]:
-    """The training commands of a shell script, each once, in its order.
+    """Return the training commands of a shell script, each once, in its order.
 
     Raises:
-        ConfigError: it starts no training of theirs or too many, or is no shell script.
+        ConfigError: the script starts no training of theirs, or too many, or is no shell script.
     """
     if len(text.encode("utf-8", "replace")) > MAX_BYTES:
         raise ConfigError(f"a training script must have at most {MAX_BYTES} bytes; got more")
@@ -91,7 +91,7 @@ def _slurm_variables(text: str) -> dict[str, str]:
 
 
 def _trainer(started: Words) -> int | None:
-    """Where the trainer's own words begin."""
+    """Return where the trainer's own arguments begin; None if the command is no training."""
     for place, word in enumerate(started):
         if word.text.endswith(TRAINERS) and not re.search(r"\s", word.text):
             return place + 1
@@ -102,13 +102,13 @@ def _no_training(started: list[Words]) -> ConfigError:
     texts = [word.text for command in started for word in command]
     if STOCK_TRAINER in texts:
         return ConfigError(
-            f"the script starts veRL ({STOCK_TRAINER}), whose options are a recipe's own; write them into one, "
+            f"the script starts veRL ({STOCK_TRAINER}), whose options need no conversion; write them into a recipe "
             "with the defaults ppo_trainer and arpo (docs/recipes.md)"
         )
     others = sorted({text for text in texts if re.fullmatch(r"verl[./]\S{1,60}", text)})
     found = f"; it starts {', '.join(others[:5])}" if others else ""
     return ConfigError(
-        f"the script must start a training by `python -m {TRAINERS[0]}`, and does not{found}. Convert the script that "
+        f"the script must start a training by `python -m {TRAINERS[0]}`, but does not{found}. Convert the script that "
         "does, or the YAML file with its options"
     )
 
@@ -122,15 +122,15 @@ def _command(started: Words, place: int, stray: list[str], sourced: tuple[str, .
             overrides[found[1]] = found[2] if word.because is None else Unreadable(found[2], word.because)
         elif word.text.strip():
             left_out.append(word.text)
-    notes = [f"`{shorten(word)}` behind the training command is no KEY=VALUE and was left out" for word in left_out]
-    notes += [f"`{shorten(word)}` stands behind the command's end, where a shell does not give it on" for word in stray]
+    notes = [f"`{shorten(word)}` after the training command is not KEY=VALUE and was left out" for word in left_out]
+    notes += [f"`{shorten(word)}` comes after the end of the command, so a shell would not pass it" for word in stray]
     if any(isinstance(value, Unreadable) for value in overrides.values()):
-        notes += [f"`{shorten(name)}`, which the script reads, was not read" for name in dict.fromkeys(sourced)]
+        notes += [f"`{shorten(name)}`, which the script sources, was not read" for name in dict.fromkeys(sourced)]
     return Command(overrides.pop("config", None), overrides, tuple(notes))
 
 
 def _stray(behind: list[Words]) -> list[str]:
-    """Options on lines of their own behind the command: a comment or an empty line has cut them off."""
+    """Return options on their own lines after the command, which a comment or an empty line has cut off."""
     stray: list[str] = []
     for started in behind:
         first = started[0].text

@@ -1,4 +1,4 @@
-"""Every setting of a run of theirs: the script's overrides over its YAML over their defaults."""
+"""This module reads every setting of a run of theirs: the script's overrides, then its YAML, then the defaults."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from arpo_verl.migration.keys import ARPO_DEFAULTS, KEYS, RENAMED, Key, find_key
 from arpo_verl.migration.script import Command, Unreadable, read_script
 from arpo_verl.migration.source_files import find_config, flatten, load_config, load_value, read_text
 
-# What only the ARPO reference has.
+# Only the ARPO reference has these.
 ARPO_SECTION, ARPO_KEYS = "env.", ("algorithm.enable_replay",)
 MODEL, NAME = "worker.actor.model.model_path", "trainer.experiment_name"
-# A default's type -> the types of values; else its own.
+# A default's type -> the types that a value may have; other defaults allow only their own type.
 _KINDS: dict[type, tuple[type, ...]] = {type(None): (bool, int, float, str), float: (int, float), tuple: (list, str)}
 _PLACEHOLDER = re.compile(
     r"""<[^<>\n]+> | (?:^|[/_-])path[/_-]to(?:[/_-]|$) | (?:^|[/\s\[{_-])your[/\s_-] | \bx{3,}\b
@@ -29,16 +29,16 @@ _PLACEHOLDER = re.compile(
 
 @dataclass(frozen=True)
 class Settings:
-    """A run of theirs.
+    """These are the settings of one run of theirs.
 
     Attributes:
-        values: every key of `KEYS` -> its value, by script, YAML or default; keys as `RENAMED` calls them.
-        given: the keys that script or YAML say, by the names that they say, with their values.
-        is_arpo: whether the ARPO reference runs it, which has no EasyR1's replay, format reward and loss.
-        placeholders: the keys, as `RENAMED` calls them, whose value is no value yet, with why; `values` has a default.
-        ignored: what is given and was to be left out.
-        notes: what could not be followed, in a sentence each.
-        files: what was read, in that order.
+        values: every key of `KEYS`, by its newest name -> its value, from script, YAML or default.
+        given: the keys in script or YAML, by the names used there -> their values.
+        is_arpo: whether the run is the ARPO reference's, with its own replay, format reward and loss.
+        placeholders: keys whose value is a placeholder, by their newest names -> why; `values` has a default for them.
+        ignored: given keys that the user left out by `--ignore`.
+        notes: a sentence for each thing that could not be followed.
+        files: the files that were read, in that order.
     """
 
     values: Mapping[str, Any]
@@ -56,19 +56,19 @@ class Settings:
 def read_settings(
     source: Path, overrides: Mapping[str, str], config: Path | None = None, ignore: Sequence[str] = ()
 ) -> list[Settings]:
-    """Read a training script of theirs with the YAML that it names, or a YAML file alone; one run for each training.
+    """Read a training script of theirs with the YAML that it names, or a YAML file alone; return each training's run.
 
     Args:
         source: `*.yaml`, `*.yml`, or a shell script.
-        overrides: more of them, as the script has: what is to count instead of what it says.
-        config: the YAML file, where it is not where the script says.
-        ignore: options and sections to leave out, whatever they say.
+        overrides: further overrides, which replace the script's.
+        config: the YAML file, if it is not where the script looks for it.
+        ignore: options and sections to leave out.
 
     Raises:
-        ConfigError: something cannot be read, is no option of theirs, or has a value of another type; names all.
+        ConfigError: a file cannot be read, an option is not theirs, or a value has a wrong type; names all of them.
     """
     if source.suffix in (".yaml", ".yml"):
-        require(config is None, "--config", "left out where a YAML file is converted", str(config))
+        require(config is None, "--config", "left out if you convert a YAML file", str(config))
         return [_settle(Command(None, {}), (source,), overrides, ignore)]
     runs: list[Settings] = []
     problems: dict[str, None] = {}
@@ -87,7 +87,7 @@ def read_settings(
 
 
 def _settle(command: Command, files: tuple[Path, ...], overrides: Mapping[str, str], ignore: Sequence[str]) -> Settings:
-    """Lay one over the other, check names and types, and put the defaults in.
+    """Apply the overrides to the YAML, check names and types, and add the defaults.
 
     Args:
         files: the script and its YAML file, or one of them.
@@ -96,10 +96,10 @@ def _settle(command: Command, files: tuple[Path, ...], overrides: Mapping[str, s
     given = _lay_over(base, {**command.overrides, **overrides})
     ignored = {name: value for name, value in given.items() if _is_ignored(name, ignore)}
     given = {name: value for name, value in given.items() if name not in ignored}
-    unused = [f"--ignore {name} is not needed: nothing says it" for name in ignore if not _uses(ignored, name)]
+    unused = [f"--ignore {name} is not needed: the run does not set it" for name in ignore if not _uses(ignored, name)]
     is_arpo = any(name.startswith(ARPO_SECTION) or name in ARPO_KEYS for name in (*given, *ignored))
     values: dict[str, Any] = {key.name: key.default for key in KEYS} | (ARPO_DEFAULTS if is_arpo else {})
-    placeholders: dict[str, str] = {} if given.get(MODEL) is not None else {MODEL: "neither script nor YAML has it"}
+    placeholders: dict[str, str] = {} if given.get(MODEL) is not None else {MODEL: "neither script nor YAML sets it"}
     problems = _unknown(given)
     for name, value in given.items():
         key = find_key(name)
@@ -118,7 +118,7 @@ def _settle(command: Command, files: tuple[Path, ...], overrides: Mapping[str, s
     notes = (*command.notes, *unused)
     if NAME in placeholders:
         values[NAME] = re.sub(r"\W+", "_", files[0].stem).strip("_") or "converted"
-        notes += (f"{NAME} is {_shown(given[NAME])}, of which {placeholders.pop(NAME)}; it is {values[NAME]} here",)
+        notes += (f"{NAME} is {_shown(given[NAME])}: {placeholders.pop(NAME)}; the recipe has {values[NAME]}",)
     texts = {name: _shown(value) if isinstance(value, Unreadable) else value for name, value in given.items()}
     return Settings(values, texts, is_arpo, placeholders, ignored, notes, files)
 
@@ -127,7 +127,7 @@ def _lay_over(base: Mapping[str, Any], texts: Mapping[str, str | Unreadable]) ->
     given = dict(base)
     for key, text in texts.items():
         value = text if isinstance(text, Unreadable) else load_value(text)
-        if isinstance(value, dict):  # theirs lays a mapping over the one that is there
+        if isinstance(value, dict):  # their trainer merges a mapping into the one that is there
             nested = flatten(value, key, f"{key}.") if find_key(key) is None else {key: value}
             given |= {k: _merge(given.get(k), v) for k, v in nested.items()}
         else:
@@ -148,34 +148,34 @@ def _uses(ignored: Mapping[str, Any], one: str) -> bool:
 
 
 def _unknown(given: Mapping[str, Any]) -> list[str]:
-    """All options that neither project has, and how to leave them out; or none."""
+    """Return lines with all options that neither project has and how to leave them out, or none."""
     known = [*(key.name for key in KEYS), *RENAMED]
     names = [name for name in given if find_key(name) is None]
     if not names:
         return []
     sections = {name.partition(".")[0] for name in known}
-    # A section that nobody knows is left out as a whole.
+    # An unknown section is left out as a whole.
     leave_out = dict.fromkeys(name if name.partition(".")[0] in sections else name.partition(".")[0] for name in names)
     lines = [f"{name}{did_you_mean(name, known)}" for name in names]
     return [
-        "These options are none of the ARPO reference or of EasyR1:",
+        "Neither the ARPO reference nor EasyR1 has these options:",
         *(f"  {line}" for line in lines),
         "Correct them, or leave them out: " + " ".join(f"--ignore {shlex.quote(name)}" for name in leave_out),
     ]
 
 
 def _problem_of(key: Key, name: str, value: Any) -> str | None:
-    """What is wrong with a value's type, if anything; of what is dropped, any will do."""
+    """Return what is wrong with a value's type; None if it is right, or if the option is dropped."""
     kinds: tuple[type, ...] = _KINDS.get(type(key.default), (type(key.default),))
     ok = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
     if not key.to or ok or (value is None and (key.default is None or key.optional)):
         return None
     expected = " or ".join(kind.__name__ for kind in kinds)
-    return f"{name} must be {expected}, got {str(value)[:100]!r}; say what it is to be: {name}=VALUE"
+    return f"{name} must be {expected}, got {str(value)[:100]!r}; override it: {name}=VALUE"
 
 
 def _why_placeholder(key: Key, value: Any) -> str | None:
-    """Why a value is still to be filled in; None: it is one, or nothing depends on it."""
+    """Return why a value must still be filled in; None if it is a real value, or is not used."""
     if not key.to:
         return None
     if isinstance(value, Unreadable):

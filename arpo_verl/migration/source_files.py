@@ -1,4 +1,4 @@
-"""The files of a run of theirs: found, read within bounds, and parsed; others wrote them."""
+"""This module finds, reads and parses the files of a run of theirs, within bounds, since strangers wrote them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ MAX_DEPTH = 8
 
 
 def find_config(name: str | Unreadable | None, script: Path) -> Path | None:
-    """The YAML file that a script names by `config=`, as seen from the repository's root or its own folder.
+    """Find the YAML file that a script names by `config=`, relative to the repository's root or the script's folder.
 
-    The script's own folder comes first, then the two above it, then a file of that name beside the script, for files
-    that were copied out of a repository. The current folder comes last: the file there may be of another project.
-    No name leads out of these folders: a stranger's script could name any file of the user's.
+    The search begins in the script's own folder, then the two above it, then for a file of that name beside the script,
+    for files that were copied out of a repository. The current folder comes last: its file may belong to another
+    project. No name may lead out of these folders, since a stranger's script could name any file of the user.
 
     Raises:
-        ConfigError: none of these has it.
+        ConfigError: none of these folders has it.
     """
     if name is None:
         return None
     text = name.source if isinstance(name, Unreadable) else name
-    # What is not known is a folder that the script looks up: the rest of the path still names the file.
+    # The unknown part is a folder that the script looks up: the rest of the path still names the file.
     known = Path(re.sub(r"^.*(?:[`})]|\$\w+)/*", "", text, flags=re.S)) if isinstance(name, Unreadable) else Path(text)
     folders = [folder for folder in script.absolute().parents[:3] if folder.name]
     around = [*((folder, folder / known) for folder in folders)]
@@ -43,30 +43,30 @@ def find_config(name: str | Unreadable | None, script: Path) -> Path | None:
         where = ", ".join(dict.fromkeys(str(place) for place in places if known.name))
         raise ConfigError(
             f"the script's config={text} was not found{f': there is no {where}' if where else ''}; "
-            "say where it is: --config YAML"
+            "pass its path: --config YAML"
         )
     return found
 
 
 def read_text(path: Path) -> str:
-    """A text file of at most `MAX_BYTES`, through a link too; no pipe and no device.
+    """Read a text file of at most `MAX_BYTES`, also through a link, but no pipe and no device.
 
     Raises:
-        ConfigError: it is no such file.
+        ConfigError: `path` is no such file.
     """
     try:
         return read_file(path, MAX_BYTES)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"what is converted must be a text file that can be read, got {path}: {error}") from error
+        raise ConfigError(f"cannot read {path} as a text file: {error}") from error
 
 
 class _Loader(yaml.SafeLoader):
-    """As OmegaConf, which their trainers read it by: `1e-6` is a number, and a key stands once. Anchors, by which a
-    short file could come to be endless, are refused, and endless numbers too: no configuration of theirs has any."""
+    """This loader reads YAML as OmegaConf does for their trainers: `1e-6` is a number, and a key appears once. It
+    refuses anchors, which can make a short file endless, and huge numbers: none of their configurations has any."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it has an anchor and an alias of it, which are not read")
+            raise yaml.YAMLError("it has an anchor with an alias, which we do not read; write the value out")
         self.depth = getattr(self, "depth", 0) + 1
         if self.depth > 4 * MAX_DEPTH:
             raise yaml.YAMLError("it is nested too deeply")
@@ -77,7 +77,7 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         if len(names) != len(node.value) or len(set(names)) != len(names):
-            raise yaml.YAMLError(f"a mapping must have each key once, and plain ones, got {names[:20]}")
+            raise yaml.YAMLError(f"a mapping must have plain keys, each once, got {names[:20]}")
         return super().construct_mapping(node, deep)
 
     def construct_yaml_int(self, node: Any) -> int:
@@ -94,21 +94,21 @@ _Loader.add_implicit_resolver(
 
 
 def load_config(path: Path) -> dict[str, Any]:
-    """The options of a YAML file of theirs: `a.b` -> value.
+    """Return the options of a YAML file of theirs: `a.b` -> value.
 
     Raises:
-        ConfigError: it is no plain YAML.
+        ConfigError: the file is not plain YAML.
     """
     text = read_text(path)
     try:
         tree = yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} must be plain YAML of their options, got {str(error)[:300]}") from error
+        raise ConfigError(f"{path} must be plain YAML of options, but: {str(error)[:300]}") from error
     return flatten(tree, str(path))
 
 
 def load_value(text: str) -> Any:
-    """As OmegaConf reads what stands behind `KEY=`: what is no YAML is text."""
+    """Read the value after `KEY=` as OmegaConf does: as YAML, or else as text."""
     try:
         return yaml.load(text, Loader=_Loader) if text else ""  # noqa: S506  a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError):
@@ -116,10 +116,10 @@ def load_value(text: str) -> Any:
 
 
 def flatten(tree: Any, name: str, prefix: str = "", depth: int = 0) -> dict[str, Any]:
-    """{"a": {"b": 1}} -> {"a.b": 1}; an option that takes a mapping stays whole.
+    """Flatten {"a": {"b": 1}} to {"a.b": 1}; an option that takes a mapping stays whole.
 
     Raises:
-        ConfigError: it is not made of sections.
+        ConfigError: `tree` is not made of sections.
     """
     require(isinstance(tree, dict) and depth <= MAX_DEPTH, prefix[:-1] or name, "sections of options", str(tree)[:100])
     flat: dict[str, Any] = {}

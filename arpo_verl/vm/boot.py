@@ -1,4 +1,4 @@
-"""A machine whose desktop shows: booted from an image, or cloned from a template."""
+"""This module starts a machine whose desktop shows: booted from an image, or cloned from a template."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from arpo_verl.vm.image import Image
 from arpo_verl.vm.machine import VirtualMachine, clone, cold
 
 PASSWORD = "password"  # noqa: S105  public
-"""Of the user of OSWorld's machines."""
+"""Password of the user in OSWorld's machines."""
 MANIFEST = "manifest.json"
-"""Of a template; see `template.seal`."""
+"""Name of a template's manifest; see `template.seal`."""
 
 
 def start(
@@ -29,14 +29,15 @@ def start(
     password: str = PASSWORD,
     made: Callable[[VirtualMachine], object] = lambda machine: None,
 ) -> VirtualMachine:
-    """A machine whose desktop shows: cloned from the template in `folder`, or booted where that is None.
+    """Start a machine, and return it when its desktop shows.
 
     Args:
-        password: of the guest's user, for images without QEMU's agent.
-        made: called with the machine as soon as there is one, which may be closed from then on: the start fails.
+        folder: template to clone; None boots the image.
+        password: password of the guest's user, for images without QEMU's agent.
+        made: called with the machine at once; the start fails if the machine is closed after that.
 
     Raises:
-        DesktopBootError: it did not come up; nothing of it is left.
+        DesktopBootError: the machine did not come up; it was closed.
     """
     agent = folder is None or has_agent(folder)
     machine = VirtualMachine(
@@ -56,7 +57,7 @@ def start(
 
 
 def check_disk(config: VmConfig) -> None:
-    """Check that a machine can write what it may: else a guest would end other machines, and the trainer's checkpoints.
+    """Check that the disk has room for all that a machine may write, so that a guest cannot fill the host's disk.
 
     Raises:
         DesktopBootError: the disk is too full.
@@ -64,15 +65,15 @@ def check_disk(config: VmConfig) -> None:
     own_folder(config.path)
     free_mib = shutil.disk_usage(config.path).free >> 20
     if free_mib < config.disk_mib:
-        needed = f"a machine may write environment.vm.disk_mib={config.disk_mib}"
-        raise DesktopBootError(f"{config.path} has {free_mib} MiB free, and {needed}")
+        needed = f"a machine may write {config.disk_mib} MiB (environment.vm.disk_mib); make room"
+        raise DesktopBootError(f"{config.path} has {free_mib} MiB free, but {needed}")
 
 
 def has_agent(folder: Path) -> bool:
-    """Whether QEMU's agent answered in the machine that became the template.
+    """Return whether QEMU's agent answered in the machine that became the template.
 
     Raises:
-        DesktopBootError: there is no template any more.
+        DesktopBootError: the template is gone.
     """
     try:
         return bool(json.loads((folder / MANIFEST).read_text())["agent"])

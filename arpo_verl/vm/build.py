@@ -1,8 +1,8 @@
-"""`arpo-verl vm build`: a machine's image of Debian's packages, with the embedded desktop's guest server as OSWorld's.
+"""`arpo-verl vm build` makes a machine's image of Debian's packages and the embedded desktop's guest server.
 
-mmdebstrap installs the packages, without root where user namespaces may be had; genext2fs makes a file system of what
-it installed. Both write the same bytes for the same packages, and a snapshot of Debian's archive gives the same
-packages for ever. The manifest beside the disk says which they were.
+mmdebstrap installs the packages, without root if user namespaces are allowed; genext2fs makes a file system of the
+result. Both write the same bytes for the same packages, and a snapshot of Debian's archive has the same packages for
+ever. The manifest beside the disk names them.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ SYSTEM = (
     *("systemd-sysv", "systemd-timesyncd", "udev", "dbus", "kmod", "linux-image-cloud-amd64", "initramfs-tools"),
     *("qemu-guest-agent", "python3", "python-is-python3", "python3-pil", "python3-xlib", "ca-certificates", "bash"),
 )
-"""A machine that boots, and what the guest server runs on. Programs of the desktop come from `desktop.packages`."""
+"""Debian packages for booting and for the guest server. The desktop's programs come from `desktop.packages`."""
 _PURE = ("pyautogui", "pyscreeze", "pytweening")
-"""Python packages of the guest that Debian has not, taken from this Python."""
+"""Python packages of the guest that Debian does not have; they are copied from this Python."""
 _NEVER = ("bubblewrap",)
 _BLOCK = 4096
 _FREE_MIB = 2048
-"""Room on the disk beside what is installed; a file takes none before it is written."""
+"""Free room on the disk; the image's file grows only as it is written."""
 
 _FILES = {
     "etc/hostname": "desktop\n",
     "etc/hosts": "127.0.0.1 localhost desktop\n::1 localhost\n",
     "etc/fstab": "/dev/sda / ext4 errors=continue 0 0\n",
-    # QEMU's user network gives the one machine in it this address.
+    # QEMU's user network has this address for its one machine.
     "etc/systemd/network/eth0.network": "[Match]\nName=eth0\n[Network]\nAddress=10.0.2.15/24\nGateway=10.0.2.2\n"
     "DNS=10.0.2.3\nLinkLocalAddressing=no\n",
     "etc/initramfs-tools/conf.d/arpo": "MODULES=list\nBUSYBOX=n\nCOMPRESS=gzip\n",
@@ -70,7 +70,7 @@ WantedBy=multi-user.target
 """,
 }
 _BROWSER = f"{sandbox.GUEST_ROOT}/chrome"
-# As `desktop.chrome` mounts it for a sandbox: the program under another name, and what lies beside it.
+# As `desktop.chrome` does for a sandbox, this moves the program to another name and links the files beside it.
 _CHROME = (
     f"cd {chrome.CHROMIUM} || exit 0; mkdir {_BROWSER}; mv {chrome.PROGRAM} {_BROWSER}/chrome; "
     f"ln -s {chrome.CHROMIUM}/* {_BROWSER}/; ln -s {_BROWSER}/chrome {chrome.PROGRAM}"
@@ -80,32 +80,32 @@ _UNITS = ("arpo-desktop", "systemd-networkd")
 
 
 class BuildError(ArpoError, RuntimeError):
-    """The image could not be made; nothing of it is left."""
+    """The image could not be made, and no part of it is left."""
 
 
 def build(
     folder: Path, *, osworld: bool = False, suite: str = SUITE, snapshot: str | None = None, extra: Sequence[str] = ()
 ) -> image.Image:
-    """Make an image in `folder`, in the place of the one that was there.
+    """Make an image in `folder`, in the place of an older one.
 
     Args:
-        osworld: also the programs of OSWorld's own tasks that Debian has, about 1 GB.
+        osworld: also install the programs of OSWorld's own tasks that Debian has, about 1 GB.
         suite: Debian's release.
-        snapshot: a time of Debian's archive of snapshots, as `20261101T000000Z`; None: its packages of today.
+        snapshot: a time of Debian's archive of snapshots, as `20261101T000000Z`; None takes the packages of today.
         extra: further Debian packages.
 
     Raises:
         ConfigError: something else is in `folder`, or `snapshot` is no such time.
         MissingDependencyError: a program is not installed.
-        BuildError: a package cannot be had, or there is no room.
+        BuildError: a package is not available, or the disk is full.
     """
     is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
     if not is_free and not (folder / image.MANIFEST).is_file():
-        raise ConfigError(f"{folder} must be new, empty or an image to make anew, got one that is in use; name another")
+        raise ConfigError(f"{folder} holds other files than an image; name a new or empty folder, or an image's")
     missing = packages.missing_packages(packages.VM)
     if missing:
         raise MissingDependencyError(
-            f"building an image needs {', '.join(missing)}; {packages.install_command(missing)}"
+            f"to build an image, install {', '.join(missing)}; {packages.install_command(missing)}"
         )
     names = package_names(osworld, extra)
     epoch = _epoch(snapshot)
@@ -135,13 +135,13 @@ def build(
 
 
 def package_names(osworld: bool, extra: Sequence[str] = ()) -> list[str]:
-    """What is asked for by name."""
+    """Return the names of the packages to install; Debian adds those that they depend on."""
     wanted = {**packages.BASE, **packages.TASKS, **(packages.OSWORLD if osworld else {})}
     return sorted({*SYSTEM, *wanted, *extra} - {*_NEVER})
 
 
 def _epoch(snapshot: str | None) -> int:
-    """The time that all of the image's files get: its own is of no use, and differs."""
+    """Return the one time that all of the image's files get, so that every build has the same bytes."""
     if snapshot is None:
         return 1_700_000_000
     try:
@@ -163,7 +163,7 @@ def _sources(suite: str, snapshot: str | None) -> list[str]:
 def _mmdebstrap(names: Sequence[str], suite: str, snapshot: str | None, tree: Path, out: Path, root: Path) -> list[str]:
     outside = {name: shlex.quote(str(out / name)) for name in ("versions", image.KERNEL, image.INITRD)}
     hooks = {
-        # Before the kernel's package makes its first file system.
+        # These files must be there before the kernel's package makes its first file system.
         "essential": (f"sync-in {shlex.quote(str(tree))} /",),
         "customize": (
             'chroot "$1" useradd --create-home --shell /bin/bash --uid 1000 user',
@@ -189,7 +189,7 @@ def _mmdebstrap(names: Sequence[str], suite: str, snapshot: str | None, tree: Pa
 
 
 def _write_tree(tree: Path) -> None:
-    """What the image has beside Debian's packages."""
+    """Write the files that the image has beside Debian's packages."""
     for name, text in _FILES.items():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text(text)
@@ -204,13 +204,13 @@ def _write_tree(tree: Path) -> None:
         spec = find_spec(name)
         if spec is None or spec.origin is None:
             raise MissingDependencyError(
-                f"the image needs the Python package {name}; run: {pip_install(name, options=['--no-deps'])}"
+                f"the Python package {name} is not installed; run: {pip_install(name, options=['--no-deps'])}"
             )
         shutil.copytree(Path(spec.origin).parent, modules / name, ignore=without)
 
 
 def _make_disk(root: Path, folder: Path, epoch: int) -> None:
-    """`root`, an archive, as a disk without partitions."""
+    """Make a disk without partitions from the archive `root`."""
     with tarfile.open(root) as archive:
         used = sum(-(-member.size // _BLOCK) + 1 for member in archive)
     blocks = used * 21 // 20 + (_FREE_MIB << 20) // _BLOCK

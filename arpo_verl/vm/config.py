@@ -1,4 +1,4 @@
-"""The recipe's section `environment.vm`."""
+"""This module has the recipe's section `environment.vm`."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ ACCELERATORS = ("kvm", "tcg")
 
 @dataclass(frozen=True)
 class VmConfig:
-    """A virtual machine of the provider `qemu`."""
+    """These are the options of the provider `qemu`'s virtual machines."""
 
     memory_mib: Annotated[int, whole(512)] = 4096
-    """What the machine believes it has; OSWorld's have 4 GiB. Clones share what none of them has written to."""
+    """Memory of the guest; OSWorld's have 4 GiB. Clones share the pages that they have not written to."""
     cpus: Annotated[int, whole(1)] = 4
-    """Processors of the machine; OSWorld's have four."""
+    """Processors of the guest; OSWorld's have four."""
     accelerator: str = "kvm"
-    """`kvm`, or `tcg`: QEMU's emulation, some ten times slower, where no virtual machine can run."""
+    """`kvm`, or `tcg`, QEMU's emulation, some ten times slower, for hosts without KVM."""
     binary: Annotated[str, text("a program")] = "qemu-system-x86_64"
     """QEMU, by its name or path. Templates need 8.2 or newer."""
     folder: Annotated[str | None, text("a folder or null")] = None
-    """Where templates are kept, as large as the machine's memory that its boot used, and what clones write to their
-    disks; on a local disk. None: `$XDG_CACHE_HOME/arpo_verl/vm` (`~/.cache/...`)."""
+    """Folder on a local disk for templates, each as large as the memory that its boot used, and for clones' disk
+    writes. None means `$XDG_CACHE_HOME/arpo_verl/vm` (`~/.cache/...`)."""
     disk_mib: Annotated[int, whole(256)] = 8192
-    """What a machine may write to its disk. One that writes more is ended, as its guest's own doing."""
+    """Most that a machine may write to its disk. A machine that writes more is ended, as its guest's own doing."""
     template: Annotated[bool, truth()] = True
-    """False: every desktop, and every reset, is a cold boot."""
+    """Whether machines are clones of a template; False boots every desktop and every reset cold."""
 
     def __post_init__(self) -> None:
         check_fields(self, "environment.vm")
@@ -41,26 +41,26 @@ class VmConfig:
 
     @property
     def path(self) -> Path:
-        """`folder`, or its default."""
+        """Return `folder`, or its default."""
         if self.folder is not None:
             return Path(self.folder).expanduser().absolute()
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "arpo_verl", "vm")
 
 
 def own_folder(path: Path) -> Path:
-    """`path`, which is made where it is missing: what we start from must be nobody else's to change.
+    """Make the folder `path` if it is missing, and return it. No other user may change what machines start from.
 
     Raises:
-        ConfigError: it is no folder, another's, or others may write to it.
+        ConfigError: `path` is no folder, belongs to another user, or others may write to it.
     """
     try:
         path.mkdir(mode=0o755, parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError, PermissionError) as error:
-        raise ConfigError(f"environment.vm.folder: {path} cannot be a folder ({error}); name another") from error
+        raise ConfigError(f"environment.vm.folder: cannot make the folder {path} ({error}); name another") from error
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise ConfigError(
-            f"environment.vm.folder: {path} must be a folder of this process's user that only the user may write to; "
-            "name another, or remove this one"
+            f"environment.vm.folder: {path} must be a folder that belongs to this process's user and that only this "
+            "user may write to; name another, or remove this one"
         )
     return path

@@ -1,4 +1,4 @@
-"""What QEMU says by itself. A guest makes as much of it as it likes: hardly any is kept, and a flood ends it."""
+"""This module filters QEMU's events. A guest can cause any number of them, so few are kept, and a flood ends it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from arpo_verl.desktop.guest_process import Ended
 SHUTDOWN = "SHUTDOWN"
 DISK_ERROR = "BLOCK_IO_ERROR"
 MOST_EVENTS = 10_000
-"""Of a machine's life, which has tens. Some have no limit of QEMU's own: a guest's root makes one of every write to a
-port of its board."""
+"""Most events of a machine, which usually has tens. QEMU does not limit some: a guest's root causes one with every
+write to a port of its board."""
 _MOST_WORDS = 200
 
 
 class Events:
-    """A filter of events for QMP's client, which else keeps all of them for ever. It lets none pass."""
+    """This filter lets no event pass to QMP's client, which would keep all of them for ever."""
 
     def __init__(self, end: Callable[[], object]):
-        """`end` ends a machine that floods us, or has stopped for its disk: it would only be waited for."""
+        """`end` ends a machine that sends too many events, or that stopped at a disk error and would never go on."""
         self._end = end
         self._count = 0
         self._first: dict[str, Mapping[str, Any]] = {}
 
     def __call__(self, event: Mapping[str, Any]) -> bool:
-        """Hear one."""
+        """Count one event, and keep what is needed of it."""
         self._count += 1
         name = event["event"]
         if name in (SHUTDOWN, DISK_ERROR):
@@ -37,11 +37,11 @@ class Events:
         return False
 
     def first(self, name: str) -> Mapping[str, Any]:
-        """What the first `SHUTDOWN` or `DISK_ERROR` said; empty where there was none."""
+        """Return the data of the first `SHUTDOWN` or `DISK_ERROR`; empty if there was none."""
         return self._first.get(name, {})
 
     def why_down(self) -> Ended | None:
-        """What programs of the guest did to end their machine; None where nothing shows that they did."""
+        """Return what the guest's programs did to end their machine; None if nothing shows that they did."""
         if self._count > MOST_EVENTS:
             return Ended("its guest made its devices send events without end", True)
         if self.first(DISK_ERROR).get("reason") == os.strerror(errno.EFBIG):
@@ -49,11 +49,11 @@ class Events:
         shutdown = self.first(SHUTDOWN)
         if not shutdown.get("guest"):
             return None
-        # A crash is a reset too, of the guest's kernel or of a state that was not restored rightly.
+        # A crash of the guest's kernel, or of a wrongly restored state, is a reset too and so proves nothing.
         return Ended(f"its guest ended it: {shutdown.get('reason')}", shutdown.get("reason") == "guest-shutdown")
 
 
 def _told(data: Any) -> Mapping[str, Any]:
-    """What is looked at of an event's data; a QEMU that its guest broke into sends anything for it."""
+    """Return the needed part of an event's data, which may be anything if the guest broke into QEMU."""
     data = data if isinstance(data, Mapping) else {}
     return {"guest": data.get("guest") is True, "reason": str(data.get("reason"))[:_MOST_WORDS]}

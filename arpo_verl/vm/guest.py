@@ -1,9 +1,8 @@
-"""What the host asks of a machine's guest: whether its desktop shows, and, of a clone before anybody else is heard
-there, the right time and randomness of its own.
+"""This module asks a guest whether its desktop shows, and gives a new clone the right time and its own randomness.
 
-The second goes to QEMU's agent in the guest, which is root's; where an image has none, to OSWorld's server there, by
-`sudo`. It is asked once, before a task is set up: no program of a policy's has run then, in the clone or in its
-template. What an agent says later is never read.
+A clone's clock and randomness are set by QEMU's agent in the guest, which runs as root, or, if an image has none, by
+OSWorld's server there, with `sudo`. This happens once, before a task is set up: no policy's program has run by then, in
+the clone or in its template. What an agent sends later is never read.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ MAX_SKEW_S = 1.0
 AGENT_TIMEOUT_S = 60.0
 _AGENT_POLL_S = 0.01
 
-# Arguments: the time when it was asked for, and random bytes. How long it then waited for a processor nobody knows, so
-# the clock on the machine's board, which runs while the machine is saved, has the last word. The kernel draws
-# on what it mixed in only after RNDRESEEDCRNG of linux/random.h; the other call is RTC_RD_TIME of linux/rtc.h.
+# Arguments: the time of the request, and random bytes. The script may then wait for a processor for any time, so the
+# clock on the machine's board, which also runs while the machine is saved, bounds the time that it sets. The kernel
+# uses the random bytes only after RNDRESEEDCRNG of linux/random.h; the other call is RTC_RD_TIME of linux/rtc.h.
 _RESUME = """
 import fcntl, os, struct, sys, time
 with open("/dev/urandom", "wb", buffering=0) as pool:
@@ -51,7 +50,7 @@ print(time.time(), os.urandom(16).hex())
 
 
 def screenshot(machine: VirtualMachine, timeout_s: float = 10.0) -> bytes | None:
-    """What the guest shows, as it sent it; None where it does not answer."""
+    """Return the guest's screenshot as it was sent; None if the guest does not answer."""
     connection = http.client.HTTPConnection(HOST, machine.ports[SERVER_PORT], timeout=timeout_s)
     try:
         connection.request("GET", "/screenshot")
@@ -68,7 +67,7 @@ def await_desktop(machine: VirtualMachine, timeout_s: float) -> None:
     """Wait until the guest shows its screen.
 
     Raises:
-        DesktopBootError: the machine ended, or shows nothing within `timeout_s`.
+        DesktopBootError: the machine ended, or shows no screen within `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     while screenshot(machine) is None:
@@ -82,29 +81,29 @@ def await_desktop(machine: VirtualMachine, timeout_s: float) -> None:
 
 
 def has_agent(machine: VirtualMachine) -> bool:
-    """Whether QEMU's agent runs in the guest. Asked of a template, whose connection no clone inherits.
+    """Return whether QEMU's agent runs in the guest. Only a template is asked: no clone inherits its connection.
 
     Raises:
-        DesktopBootError: it runs, and does not answer.
+        DesktopBootError: the agent runs but does not answer.
     """
     ends = {one["label"]: one["frontend-open"] for one in machine.ask("query-chardev")}
     if not ends["agent"]:
         return False
     try:
         run_async(_execute(machine, ["-c", ""]), AGENT_TIMEOUT_S)
-    except Exception as error:  # QMP's, a time-out, or no such answer
-        raise DesktopBootError(f"the guest's agent runs and does not answer: {error!r}") from error
+    except Exception as error:  # QMP's own, a time-out, or a wrong answer
+        raise DesktopBootError(f"the guest's agent runs but does not answer: {error!r}") from error
     return True
 
 
 def resume(machine: VirtualMachine, timeout_s: float, password: str | None = None) -> str:
-    """Set a clone's clock and give it randomness of its own. Returns random bytes that it drew after that.
+    """Set a clone's clock and give it its own randomness. Return random bytes that it then drew.
 
     Args:
-        password: of the guest's user, who may become root by it, where no agent runs in the guest.
+        password: password of the guest's user for `sudo`; None if an agent runs in the guest.
 
     Raises:
-        DesktopBootError: nobody there does it, or the clock is not right after all.
+        DesktopBootError: the guest did not do it, or its clock is still wrong.
     """
     asked = time.time()
     words = ["-I", "-S", "-c", _RESUME, repr(asked), secrets.token_hex(64)]
@@ -115,15 +114,15 @@ def resume(machine: VirtualMachine, timeout_s: float, password: str | None = Non
             said = _execute_by_server(machine, words, password, timeout_s)
         told, drawn = said.split()
         is_right = asked - MAX_SKEW_S <= float(told) <= time.time() + MAX_SKEW_S
-    except Exception as error:  # QMP's, the server's, a time-out, or what the guest sent is no such answer
+    except Exception as error:  # QMP's, the server's, a time-out, or a wrong answer of the guest
         raise DesktopBootError(f"the clone did not set its clock and randomness: {error!r}") from error
     if not is_right:
-        raise DesktopBootError(f"the clone's clock says {told} after it was set at {asked}")
+        raise DesktopBootError(f"the clone's clock shows {told} after it was set at {asked}")
     return drawn
 
 
 async def _execute(machine: VirtualMachine, words: Sequence[str]) -> str:
-    """What Python, run by the guest's agent, says."""
+    """Run Python by the guest's agent, and return its output."""
     agent = await machine.connect_agent()
     try:
         await agent.execute("guest-sync", {"id": secrets.randbelow(1 << 30)})
@@ -142,7 +141,7 @@ async def _execute(machine: VirtualMachine, words: Sequence[str]) -> str:
 
 
 def _execute_by_server(machine: VirtualMachine, words: Sequence[str], password: str, timeout_s: float) -> str:
-    """What Python, run as root by OSWorld's server in the guest, says."""
+    """Run Python as root by OSWorld's server in the guest, and return its output."""
     line = 'printf "%s\\n" "$0" | sudo -S -p "" /usr/bin/python3 "$@"'
     body = json.dumps({"command": ["/bin/sh", "-c", line, password, *words], "shell": False})
     connection = http.client.HTTPConnection(HOST, machine.ports[SERVER_PORT], timeout=timeout_s)

@@ -1,10 +1,10 @@
-"""One virtual machine: a QEMU process in a sandbox, controlled by QMP. It ends with the process that started it.
+"""A virtual machine is a QEMU process in a sandbox, controlled by QMP. It ends with the process that started it.
 
-The guest is whatever a policy made of it, so QEMU is taken for what a guest may have broken into. It runs in
-bubblewrap: without the files of this host, the image and the template read-only; where we are root, as a user that
-nobody else has; with QEMU's own filter of system calls. The guest's network has one way, from this host's loopback to
-three of its ports. QEMU itself answers what a guest must ask (DHCP, ARP, ping); nothing goes farther. QEMU makes no
-connection either: its network is the host's, so that calls which would make one are refused.
+A policy controls the guest, so the guest may have broken into QEMU. QEMU therefore runs in bubblewrap, without the
+files of this host, with the image and the template read-only, and with its own filter of system calls. If we are root,
+it runs as a user of its own. The guest's network has one way in, from this host's loopback to three of the guest's
+ports. QEMU itself answers the guest's DHCP, ARP and ping, and nothing goes further. QEMU shares the host's network, so
+the sandbox refuses the calls by which it would make a connection.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from qemu.qmp import QMPClient
 
 logger = logging.getLogger(__name__)
-# What goes wrong there is raised; a QEMU that its guest broke into would fill the log with what it makes up.
+# Its faults are raised as exceptions too; a QEMU that its guest broke into could fill the log with anything.
 _qmp_logger = logging.getLogger("qemu.qmp")
 if _qmp_logger.level == logging.NOTSET:
     _qmp_logger.setLevel(logging.CRITICAL)
@@ -54,14 +54,14 @@ T = TypeVar("T")
 
 KVM = Path("/dev/kvm")
 ANSWER_TIMEOUT_S = 60.0
-"""QEMU answers within milliseconds, on a host that is not overloaded."""
+"""QEMU answers within milliseconds unless the host is overloaded."""
 DYING_S = 1.0
-"""The caller has just seen a connection end, which a dying QEMU closes before its sandbox is gone."""
+"""How long to wait for QEMU's end after a connection ended: a dying QEMU closes it before its sandbox is gone."""
 OVERHEAD_MIB = 1024
-"""What QEMU may take beside the guest's memory: devices, its own code; of an emulated guest 1 GiB translated."""
+"""QEMU's own memory beside the guest's: devices, code, and an emulated guest's translated code, up to 1 GiB."""
 THREADS = 256
 FILTERS = "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"
-"""Of QEMU's own system calls."""
+"""QEMU's own filter of its system calls."""
 _TEMPLATE, _WRITABLE = "/template", "/writable"
 _MOST_WORDS, _PIPE_BYTES = 2000, 1 << 16
 _FORWARD = re.compile(r"^ {1,8}TCP\[HOST_FORWARD\] +\d{1,9} +127\.0\.0\.1 +(\d{1,5}) +[0-9.]{7,15} +(\d{1,5}) ", re.M)
@@ -69,32 +69,32 @@ _FORWARD = re.compile(r"^ {1,8}TCP\[HOST_FORWARD\] +\d{1,9} +127\.0\.0\.1 +(\d{1
 
 @dataclass(frozen=True)
 class Start:
-    """How a machine comes to be: QEMU's words for its memory and disk, and the files that it sees."""
+    """A start has QEMU's arguments for the memory and disk of a machine, and the files that the machine sees."""
 
     words: tuple[str, ...]
     read_only: Mapping[str, Path]
-    """By its place in the sandbox."""
+    """Files by their places in the sandbox."""
     writable: Mapping[str, Path] = field(default_factory=dict)
     incoming: bool = False
-    """Whether it waits for a template's state."""
+    """Whether the machine waits for a template's state."""
 
 
 def cold(config: VmConfig, image: Image) -> Start:
-    """From the image, by a boot. What it writes is forgotten."""
+    """Return a start that boots the image, and forgets what the machine writes."""
     memory = f"memory-backend-ram,id=memory,size={config.memory_mib}M"
     words = ("-object", memory, *_disks("/image", "/variables", image, "snapshot=on,"))
     return Start(words, image.files)
 
 
 def for_template(config: VmConfig, image: Image, folder: Path) -> Start:
-    """From the image, by a boot, its memory in a file of `folder`, its disk in another."""
+    """Return a start that boots the image, with the machine's memory and disk in files of `folder`."""
     memory = f"memory-backend-file,id=memory,size={config.memory_mib}M,mem-path={_TEMPLATE}/memory,share=on"
     words = ("-object", memory, *_disks(f"{_TEMPLATE}/disk", f"{_TEMPLATE}/variables", image, ""))
     return Start(words, image.files, {_TEMPLATE: folder})
 
 
 def clone(config: VmConfig, image: Image, folder: Path) -> Start:
-    """From a template: its memory and disk until they are written to."""
+    """Return a start from a template, whose memory and disk are copied where the clone writes to them."""
     where = f"mem-path={_TEMPLATE}/memory,share=off,readonly=on,rom=off"
     memory = f"memory-backend-file,id=memory,size={config.memory_mib}M,{where}"
     words = ("-object", memory, *_disks(f"{_TEMPLATE}/disk", f"{_TEMPLATE}/variables", image, "snapshot=on,"))
@@ -110,13 +110,13 @@ def _disks(disk: str, variables: str, image: Image, snapshot: str) -> list[str]:
 
 
 def hardware(config: VmConfig, image: Image, screen: Size) -> list[str]:
-    """What the guest sees: the same words for a template and its clones."""
+    """Return QEMU's arguments for the guest's hardware, which are the same for a template and its clones."""
     processor = "host,migratable=on,-invtsc" if config.accelerator == "kvm" else "max"
     forwards = ",".join(f"hostfwd=tcp:{HOST}:0-:{port}" for port in GUEST_PORTS)
     words = ["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-cpu", processor]
     words += ["-machine", f"q35,accel={config.accelerator},memory-backend=memory,vmport=off"]
     words += ["-smp", str(config.cpus), "-m", f"{config.memory_mib}M"]
-    # What this host's disk refuses is no matter of the guest's: it stops, and does not hear of it.
+    # An error of this host's disk must not reach the guest: the guest stops instead.
     disk = "scsi-hd,bus=scsi.0,drive=disk,werror=stop,rerror=stop"
     words += ["-device", "virtio-scsi-pci,id=scsi", "-device", disk]
     words += [
@@ -132,17 +132,17 @@ def hardware(config: VmConfig, image: Image, screen: Size) -> list[str]:
         size = f"xres={screen.width},yres={screen.height}"
         return [*words, "-device", f"virtio-vga,edid=on,{size}", "-device", "qemu-xhci", "-device", "usb-tablet"]
     line = "root=/dev/sda rw console=ttyS0 quiet net.ifnames=0 fsck.mode=skip mitigations=off"
-    # On a host too busy to run it, the kernel would spend what it gets on telling so.
+    # On a host too busy to run it, the kernel would spend its time on warnings about that.
     line += " nowatchdog rcupdate.rcu_cpu_stall_suppress=1"
     line += f" arpo.screen={screen.width}x{screen.height}"
     return [*words, "-vga", "none", "-kernel", "/kernel", "-initrd", "/initrd", "-append", line]
 
 
 class VirtualMachine:
-    """A running QEMU. It ends when this object, or the process that holds it, does, however that happens."""
+    """This is a running QEMU. It always ends with this object, and with the process that holds it."""
 
     def __init__(self, config: VmConfig, image: Image, screen: Size, start: Start):
-        """Start it; the guest's processors run, unless it waits for a template's state.
+        """Start QEMU. The guest's processors run, unless it waits for a template's state.
 
         Raises:
             MissingDependencyError: QEMU, bubblewrap or the Python package of QMP is not installed.
@@ -152,19 +152,19 @@ class VirtualMachine:
             from qemu.qmp import QMPClient
         except ImportError as error:
             raise MissingDependencyError(
-                f"QEMU is spoken to by qemu.qmp ({error}); run: {install_extra('vm')}"
+                f"the Python package qemu.qmp is not installed ({error}); run: {install_extra('vm')}"
             ) from error
         with contextlib.ExitStack() as inherited, contextlib.ExitStack() as undo:
             self._user = users.claim_user()
             if self._user is not None:
                 undo.callback(self._user.close)
-            # One processor more than the guest's, for the devices.
+            # QEMU needs one processor more than the guest, for the devices.
             limits = cgroups.Limits(config.memory_mib + OVERHEAD_MIB, float(config.cpus) + 1, THREADS)
             self._cgroup = cgroups.Cgroup(limits)
             undo.callback(self._cgroup.close)
             scratch = ScratchFolder(own_folder(config.path / "writable"), "vm-")
             undo.callback(scratch.remove)
-            # What it says is bounded by what a pipe holds, and the pipe's end is the end of the last of its processes.
+            # A pipe bounds QEMU's output, and it closes when the last of QEMU's processes ends.
             log, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             self._log = undo.enter_context(open(log, "rb", buffering=0))
             inherited.enter_context(open(said, "wb", buffering=0))
@@ -216,27 +216,27 @@ class VirtualMachine:
             self.close()
             raise
         finally:
-            scratch.remove()  # it has made its file there, and removed the name
+            scratch.remove()  # QEMU has made its file there, and removed the name
         _alive.add(self)
 
     @property
     def pid(self) -> int:
-        """QEMU's process, the innermost of its sandbox; for measurements."""
+        """Id of QEMU's process, the innermost of its sandbox; for measurements."""
         pid = self._process.pid
         while children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             pid = int(children[0])
         return pid
 
     def processor_s(self) -> float:
-        """Processors' time that QEMU has used, its guest's included."""
+        """Return the processor time that QEMU and its guest have used, in seconds."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def ask(self, command: str, **arguments: Any) -> Any:
-        """QEMU's answer to a QMP command.
+        """Return QEMU's answer to a QMP command.
 
         Raises:
-            DesktopBootError: it is none, or an error.
+            DesktopBootError: QEMU does not answer, or answers with an error.
         """
         from qemu.qmp import QMPError
 
@@ -246,10 +246,10 @@ class VirtualMachine:
             raise DesktopBootError(f"QEMU refused {command}: {error!r}{self.last_words()}") from error
 
     def migrate(self, command: str, place: str, timeout_s: float) -> None:
-        """`migrate` the device state to a file, memory left out, or `migrate-incoming` from one.
+        """Save the device state, without the memory, to a file (`migrate`) or load it from one (`migrate-incoming`).
 
         Raises:
-            DesktopBootError: it failed.
+            DesktopBootError: QEMU failed to do it in time.
         """
         self.ask("migrate-set-capabilities", capabilities=[{"capability": "x-ignore-shared", "state": True}])
         self.ask(command, uri=f"file:{place}")
@@ -260,7 +260,7 @@ class VirtualMachine:
             time.sleep(0.005)
 
     async def connect_agent(self) -> QMPClient:
-        """QEMU's agent in the guest, which may not run there: then nothing answers. For once."""
+        """Return a connection to QEMU's agent in the guest; if none runs, nothing answers. It works once a machine."""
         from qemu.qmp import QMPClient
 
         client = QMPClient("agent")
@@ -270,26 +270,26 @@ class VirtualMachine:
         return client
 
     def is_alive(self) -> bool:
-        """Whether QEMU runs."""
+        """Return whether QEMU runs."""
         return self._process.poll() is None
 
     def why_gone(self) -> str:
-        """How it ended; empty while it runs."""
+        """Return how the machine ended; empty while it runs."""
         code = self._process.poll()
         if code is None:
             return ""
         if (ended := self._events.why_down()) and ended.is_proof:
             return ended.cause
         if refused := self._events.first(DISK_ERROR):
-            return f"a disk of this host failed it: {refused.get('reason')}"
+            return f"a disk of this host failed: {refused.get('reason')}"
         return f"its QEMU ended with {code}{self.last_words()}"
 
     def why_down(self) -> Ended | None:
-        """What programs of the guest did to end it; None where nothing shows that they did. Asked after a fault."""
+        """Return, after a fault, what the guest's programs did to end the machine; None if nothing shows that."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(DYING_S)
         if not self.is_alive():
-            with contextlib.suppress(Exception):  # its last event may not have been read yet
+            with contextlib.suppress(Exception):  # QEMU's last event may not have been read yet
                 run_async(self._await_silence(), 1.0)
         return self._events.why_down()
 
@@ -300,13 +300,13 @@ class VirtualMachine:
             await asyncio.sleep(0.01)
 
     def console(self) -> str:
-        """The last that the guest's kernel and services said; what they like."""
+        """Return the last output of the guest's kernel and services, which may be anything."""
         with contextlib.suppress(DesktopBootError):
             return str(self.ask("ringbuf-read", device="console", size=65536))
         return ""
 
     def last_words(self) -> str:
-        """QEMU's, for the end of a message."""
+        """Return QEMU's last output, for the end of a message."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.5)
         if not self._log.closed:
@@ -315,7 +315,7 @@ class VirtualMachine:
         return f": {words}" if words else ""
 
     def close(self) -> None:
-        """End it and wait until it is gone. Safe to call twice."""
+        """End the machine and wait until it is gone. Safe to call twice."""
         self._finalizer()
 
 
@@ -328,11 +328,11 @@ def _command(
     scratch: Path,
     filtered: Sequence[str] = (),
 ) -> list[str]:
-    """The command line of QEMU in its sandbox.
+    """Return the command line of QEMU in its sandbox.
 
     Args:
-        scratch: where it makes the file that a disk with `snapshot=on` writes to, and removes its name at once.
-        filtered: bubblewrap's words for a filter of system calls.
+        scratch: where QEMU makes the file that a disk with `snapshot=on` writes to; it removes the name at once.
+        filtered: bubblewrap's arguments for a filter of system calls.
     """
     binary = which(config)
     if config.accelerator == "kvm":
@@ -343,11 +343,11 @@ def _command(
             os.chown(path, user.user_id, user.user_id)
         os.chown(scratch, user.user_id, user.user_id)
     lines = [f"echo 0 > {shlex.quote(str(door))}" for door in doors]
-    # When this host's memory runs out, the kernel takes a machine, not the trainer.
+    # If this host's memory runs out, the kernel shall end a machine, not the trainer.
     lines += ["{ echo 500 > /proc/self/oom_score_adj; } 2> /dev/null || :"]
-    if not start.writable:  # blocks of 512 bytes; a write beyond is refused and ends nobody
+    if not start.writable:  # blocks of 512 bytes; a write beyond them fails and ends no process
         lines += [f"trap '' XFSZ\nulimit -f {config.disk_mib * 2048}"]
-    # Its owner may end before bubblewrap asks to end with it: `setpriv` asks first, and this looks whether in time.
+    # The owner may end before bubblewrap asks to end with it: `setpriv` asks first, and this checks that it was early.
     lines += [f'[ "$PPID" = {os.getpid()} ]', 'exec "$@"']
     command = ["setpriv", "--pdeathsig", "KILL", "sh", "-ec", "\n".join(lines), "sh"]
     command += ["bwrap", "--die-with-parent", "--new-session", "--clearenv"]
@@ -377,17 +377,17 @@ def _command(
 
 def _check_kvm(user: users.UserClaim | None) -> None:
     if not KVM.exists():
-        raise MissingDependencyError(f"{KVM} is not there: environment.vm.accelerator=tcg emulates, ten times slower")
+        raise MissingDependencyError(f"no {KVM} here; environment.vm.accelerator=tcg does without, ten times slower")
     mode = KVM.stat().st_mode
     if user is not None and mode & 0o060 != 0o060 and mode & 0o006 != 0o006:
         raise ConfigError(
-            f"{KVM} must be open to its group, got mode {mode & 0o777:o}: of root, QEMU runs as a user of its own; "
+            f"{KVM} must be open to its group, got mode {mode & 0o777:o}: for root, QEMU runs as another user; "
             f"run: chgrp kvm {KVM} && chmod g+rw {KVM}"
         )
 
 
 def _installation(binary: Path) -> list[str]:
-    """Bubblewrap's words for a QEMU of one's own: what is its, and nothing else that may lie beside it."""
+    """Return bubblewrap's arguments to show a QEMU outside the system's folders, and nothing else beside it."""
     prefix = binary.parent.parent
     if binary.parent.name != "bin" or not (prefix / "share" / "qemu").is_dir():
         raise ConfigError(f"environment.vm.binary must be PREFIX/bin/... of an installed QEMU, got {binary}")
@@ -398,10 +398,10 @@ def _installation(binary: Path) -> list[str]:
 
 
 def which(config: VmConfig) -> Path:
-    """QEMU's program.
+    """Return QEMU's program.
 
     Raises:
-        MissingDependencyError: it is not installed.
+        MissingDependencyError: QEMU is not installed.
     """
     found = shutil.which(config.binary)
     if found is None:
@@ -411,10 +411,10 @@ def which(config: VmConfig) -> Path:
 
 
 def version(binary: Path) -> tuple[int, ...]:
-    """QEMU's version, as (10, 0, 2).
+    """Return QEMU's version, as (10, 0, 2).
 
     Raises:
-        ConfigError: it says none.
+        ConfigError: the program prints no version.
     """
     return _version(binary, binary.stat().st_mtime_ns)
 
@@ -425,22 +425,22 @@ def _version(binary: Path, changed_ns: int) -> tuple[int, ...]:
     found = re.search(r"version (\d{1,3})\.(\d{1,3})\.(\d{1,3})", done.stdout)
     if found is None:
         said = (done.stdout + done.stderr).strip()[-500:]
-        raise ConfigError(f"environment.vm.binary must be QEMU, got {binary}, which says to --version: {said!r}")
+        raise ConfigError(f"environment.vm.binary must be QEMU, got {binary}, which prints for --version: {said!r}")
     return tuple(map(int, found.groups()))
 
 
 def require_files(paths: Iterable[Path]) -> None:
-    """Check that what a machine starts from is there.
+    """Check that the files exist that a machine starts from.
 
     Raises:
-        MissingDependencyError: names what is not.
+        MissingDependencyError: files are missing, which it names.
     """
     if missing := [str(path) for path in paths if not path.exists()]:
-        raise MissingDependencyError(f"no {', '.join(missing)}; the firmware's: apt-get install -y ovmf")
+        raise MissingDependencyError(f"no {', '.join(missing)}; for the firmware run: apt-get install -y ovmf")
 
 
 def run_async(coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
-    """Its result, from this process's event loop for such things."""
+    """Run a coroutine in the event loop of `relay`, and return its result."""
     return asyncio.run_coroutine_threadsafe(asyncio.wait_for(coroutine, timeout_s), relay.event_loop()).result()
 
 
@@ -451,7 +451,7 @@ def _end(
     cgroup: cgroups.Cgroup,
     user: users.UserClaim | None,
 ) -> None:
-    """Any thread's. `channels`: clients of QMP, and the sockets, which only their event loop may close beneath them."""
+    """End the machine, from any thread. `channels`: QMP's clients, and the sockets, which only the loop may close."""
     monitors, agents, ends = channels
 
     async def hang_up() -> None:
@@ -466,7 +466,7 @@ def _end(
         process.wait(EXIT_TIMEOUT_S)
         _await_end(log)
     except subprocess.TimeoutExpired:
-        logger.warning("a machine's processes do not end within %g s of their kill", EXIT_TIMEOUT_S)
+        logger.warning("a machine's processes did not end within %g s after they were killed", EXIT_TIMEOUT_S)
     finally:
         asyncio.run_coroutine_threadsafe(hang_up(), relay.event_loop())
         log.close()
@@ -476,7 +476,7 @@ def _end(
 
 
 def _await_end(log: IO[bytes]) -> None:
-    """Wait until nobody has the pipe's other end: the last process is gone, and with it memory and ports."""
+    """Wait until no process has the pipe's other end: the last one is gone, and with it memory and ports."""
     poller = select.poll()
     poller.register(log, select.POLLIN)
     deadline = time.monotonic() + EXIT_TIMEOUT_S
@@ -490,7 +490,7 @@ _alive: weakref.WeakSet[VirtualMachine] = weakref.WeakSet()
 
 
 def _forget_after_fork() -> None:
-    """A fork of the owner must not end its machines."""
+    """Keep a fork of the owner from ending its machines."""
     for machine in list(_alive):
         machine._finalizer.detach()
         machine._cgroup.forget()

@@ -1,4 +1,4 @@
-"""What machines take: `arpo-verl vm check --measure`."""
+"""`arpo-verl vm check --measure` measures the time and memory of machines."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ CLONES = 8
 
 @dataclass(frozen=True)
 class Taken:
-    """By one machine until its desktop had been looked at."""
+    """These are the costs of one machine until its desktop showed."""
 
     start: str
-    """`cold boot`, `clone`, or how many clones lived together."""
+    """`cold boot`, `clone`, or how many clones ran together."""
     seconds: float
     cpu_s: float
-    """Processors' time of QEMU and its guest."""
+    """Processor time of QEMU and its guest."""
     proportional_mib: float
-    """Memory, what several share divided among them."""
+    """Memory, of which shared pages are divided among the machines."""
 
 
 def measure(config: VmConfig, image: Image, screen: Size, timeout_s: float, clones: int = CLONES) -> list[Taken]:
-    """A cold boot, a clone that lives alone, and one after the other as many as are to live together.
+    """Measure a cold boot, a clone that runs alone, and then `clones` that start one after the other and run together.
 
     Raises:
-        DesktopBootError: one does not come up.
+        DesktopBootError: a machine does not come up.
     """
     folder = folder_of(config, image, screen)
     taken = []
@@ -56,13 +56,13 @@ def measure(config: VmConfig, image: Image, screen: Size, timeout_s: float, clon
 
 
 def as_table(taken: Sequence[Taken]) -> str:
-    """As text."""
+    """Return the figures as a table of text."""
     lines = [f"{'':16}{'seconds':>10}{'CPU s':>10}{'MiB':>10}"]
     lines += [f"{one.start:16}{one.seconds:10.2f}{one.cpu_s:10.2f}{one.proportional_mib:10.0f}" for one in taken]
     return "\n".join(lines)
 
 
 def proportional_mib(machine: VirtualMachine) -> float:
-    """Memory of QEMU, what it shares with others divided among them."""
+    """Return QEMU's memory in MiB, of which shared pages are divided among their users."""
     lines = Path(f"/proc/{machine.pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024

@@ -1,4 +1,4 @@
-"""Virtual machines of QEMU as machines that OSWorld's client drives."""
+"""This module provides QEMU's virtual machines as machines that OSWorld's client controls."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ logger = logging.getLogger(__name__)
 
 
 class QemuProvider(MachineProvider):
-    """One machine at a time: a clone of the image's template, or, where there can be none, one that boots cold.
+    """The provider has one machine at a time: a clone of the image's template, or a cold boot if there can be no clone.
 
-    Every reset is another machine: the old one is gone before the new one starts. Methods may be called from any
-    thread, one at a time; `stop` also while another hangs, which ends that.
+    Every reset makes another machine, after the old one is gone. Any thread may call its methods, one at a time;
+    `stop` may also be called while another one hangs, and ends that one.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class QemuProvider(MachineProvider):
         boot_timeout_s: float = 300.0,
         password: str = PASSWORD,
     ):
-        """Look at the image; nothing starts yet.
+        """Check the image; nothing starts yet.
 
         Args:
-            password: of the guest's user, for images without QEMU's agent.
+            password: password of the guest's user, for images without QEMU's agent.
 
         Raises:
             ConfigError: `path_to_vm` is no image.
@@ -55,10 +55,10 @@ class QemuProvider(MachineProvider):
         self._stops = 0
 
     def start(self) -> None:
-        """Have a machine whose desktop shows.
+        """Start a machine, if none runs, and wait for its desktop.
 
         Raises:
-            DesktopBootError: it did not come up.
+            DesktopBootError: the machine did not come up.
             MissingDependencyError: a program or a Python package is not installed.
         """
         stops = self._stops
@@ -67,7 +67,7 @@ class QemuProvider(MachineProvider):
                 self._start(stops)
 
     def address(self) -> GuestAddress:
-        """Other ports after each reset.
+        """Return the guest's address, whose ports change with each reset.
 
         Raises:
             DesktopBootError: no machine was started.
@@ -77,10 +77,10 @@ class QemuProvider(MachineProvider):
         return GuestAddress.forwarded(HOST, self._machine.ports)
 
     def reset(self) -> None:
-        """Have another machine.
+        """Start another machine in the place of this one.
 
         Raises:
-            DesktopBootError: it did not come up.
+            DesktopBootError: the machine did not come up.
         """
         stops = self._stops
         with self._lock:
@@ -88,8 +88,8 @@ class QemuProvider(MachineProvider):
             self._start(stops)
 
     def stop(self) -> None:
-        """Give back everything: processes, memory, ports. Safe to call twice. A start that is under way fails, also one
-        that waits for another process's template."""
+        """Release processes, memory and ports. Safe to call twice. A start in another thread fails, also one that waits
+        for another process's template."""
         self._stops += 1
         self._end()
 
@@ -99,12 +99,12 @@ class QemuProvider(MachineProvider):
             machine.close()
 
     def why_gone(self) -> str:
-        """Why the machine is no more; empty where it runs."""
+        """Return why the machine is gone; empty if it runs."""
         machine = self._machine
         return "it was stopped" if machine is None else machine.why_gone()
 
     def why_down(self) -> Ended | None:
-        """What programs of the guest did to end its machine; None where nothing shows that they did."""
+        """Return what the guest's programs did to end the machine; None if nothing shows that they did."""
         machine = self._machine
         return None if machine is None else machine.why_down()
 
@@ -112,7 +112,7 @@ class QemuProvider(MachineProvider):
         return proof_of(self.why_down())
 
     def _start(self, stops: int) -> None:
-        """Have a machine, unless there were more than `stops` meanwhile."""
+        """Start a machine, unless `stop` has been called since the count `stops`."""
         began = time.monotonic()
 
         def is_stopped() -> bool:
@@ -138,7 +138,7 @@ class QemuProvider(MachineProvider):
         logger.info("a machine was %s after %.2f s", origin, time.monotonic() - began)
 
     def _template(self, is_stopped: Callable[[], bool] = lambda: False) -> Path | None:
-        """The folder to clone; None where a cold boot must do, which is said."""
+        """Return the template to clone; None for a cold boot, with a warning if there can be no template."""
         if not self._config.template:
             return None
         try:
@@ -148,5 +148,5 @@ class QemuProvider(MachineProvider):
         except template.TemplateError as error:
             if is_stopped():
                 raise DesktopBootError("the machine was stopped while it waited for a template") from error
-            logger.warning("every desktop and every reset is a cold boot, of minutes: %s", error)
+            logger.warning("every desktop and every reset boots cold, which takes minutes: %s", error)
             return None

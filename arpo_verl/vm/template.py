@@ -1,8 +1,8 @@
-"""A machine that has booted, in a folder, for clones to start from: memory, device state, disk, and what made them.
+"""A template is a folder with a booted machine that clones start from: memory, device state, disk and a manifest.
 
-QEMU calls it VM templating: the memory lies in a file that the booting machine shares and clones map privately, and the
-saved state leaves it out (`x-ignore-shared`). A clone fits only the QEMU, the processor and the words that made its
-template, so a manifest has all of them, and a template that differs is made again.
+QEMU calls this VM templating: the memory lies in a file that the booting machine shares and clones map privately, and
+the saved state leaves it out (`x-ignore-shared`). A clone needs the same QEMU, processor and arguments as its template.
+So the manifest has all of them, and a template that differs is made again.
 
 Source: QEMU's docs/system/vm-templating.rst.
 """
@@ -38,34 +38,34 @@ from arpo_verl.vm.machine import VirtualMachine, for_template, hardware, require
 logger = logging.getLogger(__name__)
 
 OLDEST_QEMU = (8, 2)
-"""The first that maps a template's memory from a file that it cannot write to."""
+"""The first version that maps a template's memory from a read-only file."""
 FORMAT = 1
 FILES = ("memory", "state", "disk")
 QUIET_S = 5.0
-"""A machine is settled when it has shown the same for so long, and was at rest for most of it."""
+"""A machine has settled when its screen stayed the same for so long, while its processors were mostly idle."""
 BUSY = 0.2
-"""Processors' time per time that counts as rest."""
+"""Processor time per second below which a machine is idle."""
 SETTLE_TIMEOUT_S = 300.0
 SAVE_TIMEOUT_S = 300.0
 LOCK_TIMEOUT_S = 3600.0
 LOCK_POLL_S = 0.2
 DISK_MIB = 1024
-"""What a boot may write to its disk, and the devices' state."""
+"""Room for a boot's writes to its disk, and for the devices' state."""
 
 MOST_FAILURES = 2
-"""Clones in a row that do not start, of a template that is whole; then this process boots cold."""
+"""After so many clones in a row that did not start from a whole template, this process boots cold."""
 
 _read: set[Path] = set()
-"""Templates that this process has read whole."""
+"""Templates that this process has read and found whole."""
 _failures: Counter[Path] = Counter()
 
 
 class TemplateError(ArpoError, RuntimeError):
-    """There can be no template here; machines boot cold."""
+    """No template can be made or used here, so machines boot cold."""
 
 
 def folder_of(config: VmConfig, image: Image, screen: Size) -> Path:
-    """Where a template of these lies."""
+    """Return the folder of the template for these options, image and screen."""
     shape = [str(image.disk), list(screen), config.memory_mib, config.cpus, config.accelerator]
     return config.path / "templates" / hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16]
 
@@ -79,45 +79,45 @@ def ensure(
     say: Callable[[str], object] = logger.warning,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Path:
-    """The folder of a template that fits, which is made where there is none; one process of a host makes it.
+    """Return the folder of a template that fits; if there is none, one process of the host makes it.
 
     Args:
-        is_stopped: asked while another process makes it, whether to go on waiting for that.
+        is_stopped: asked while another process makes the template; True ends the wait.
 
     Raises:
-        TemplateError: there can be none here, and why.
+        TemplateError: there can be no template here.
         DesktopBootError: the machine does not boot.
     """
     binary = which(config)
     if version(binary)[:2] < OLDEST_QEMU:
         found = ".".join(map(str, version(binary)))
         remedy = "name one by environment.vm.binary"
-        raise TemplateError(f"templates need QEMU 8.2 or newer, and {binary} is {found}; {remedy}")
+        raise TemplateError(f"templates need QEMU 8.2 or newer, but {binary} is {found}; {remedy}")
     folder = folder_of(config, image, screen)
     own_folder(config.path)
     own_folder(folder.parent)
     if why_unfit(config, image, screen, folder, read_files=folder not in _read):
         with _alone(folder, is_stopped) as lock:
             if reason := why_unfit(config, image, screen, folder):
-                for left in set(folder.parent.glob(f".{folder.name}.*")) - {lock}:  # by one that was killed
+                for left in set(folder.parent.glob(f".{folder.name}.*")) - {lock}:  # left by a killed process
                     shutil.rmtree(left)
                 say(f"making a template in {folder}: {reason}")
                 _make(config, image, screen, folder, boot_timeout_s, password, say)
         _failures.pop(folder, None)
     _read.add(folder)
     if _failures[folder] >= MOST_FAILURES:
-        raise TemplateError(f"{MOST_FAILURES} clones in a row of {folder} did not start, and it is whole")
+        raise TemplateError(f"{MOST_FAILURES} clones in a row did not start from {folder}, though its files are whole")
     return folder
 
 
 @contextlib.contextmanager
 def _alone(folder: Path, is_stopped: Callable[[], bool]) -> Iterator[Path]:
-    """Let one process of this host in at a time; gives the lock's file."""
+    """Let one process of this host in at a time, and yield the lock's file."""
     lock = folder.with_name(f".{folder.name}.lock")
     held, deadline = FileLock(lock), time.monotonic() + LOCK_TIMEOUT_S
     while not held.is_locked:
         try:
-            held.acquire(timeout=min(LOCK_POLL_S, LOCK_TIMEOUT_S))  # many a filelock has no `cancel_check`
+            held.acquire(timeout=min(LOCK_POLL_S, LOCK_TIMEOUT_S))  # older filelocks have no `cancel_check`
         except Timeout as error:
             if is_stopped() or time.monotonic() >= deadline:
                 raise TemplateError(f"another process has been making {folder} for {LOCK_TIMEOUT_S:g} s") from error
@@ -128,27 +128,27 @@ def _alone(folder: Path, is_stopped: Callable[[], bool]) -> Iterator[Path]:
 
 
 def doubt(folder: Path) -> None:
-    """A clone of it did not start: have `ensure` read the whole template again, and give it up after some in a row."""
+    """Count a clone that did not start: `ensure` reads the template again, and gives it up after some in a row."""
     _read.discard(folder)
     _failures[folder] += 1
 
 
 def trust(folder: Path) -> None:
-    """A clone of it started."""
+    """Forget the failures of a template, since a clone of it started."""
     _failures.pop(folder, None)
 
 
 def why_unfit(
     config: VmConfig, image: Image, screen: Size, folder: Path, read_files: bool = True, read_image: bool = False
 ) -> str:
-    """Why no clone can start from `folder`; empty where one can.
+    """Return why no clone can start from `folder`; empty if one can.
 
     Args:
-        read_files: also read every byte of the template.
-        read_image: also those of the image.
+        read_files: also check every byte of the template.
+        read_image: also check every byte of the image.
 
     Raises:
-        TemplateError: it was tried, and there can be none; it is not made again.
+        TemplateError: an earlier attempt found that there can be no template; it is not made again.
     """
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
@@ -179,7 +179,7 @@ def why_unfit(
 
 
 def _made_of(config: VmConfig, image: Image, screen: Size) -> dict[str, Any]:
-    """What a template fits, by its name in messages."""
+    """Return all that a template depends on, by its name in messages."""
     return {
         "format": FORMAT,
         "image": {place: _stat(path) for place, path in image.files.items()},
@@ -190,8 +190,8 @@ def _made_of(config: VmConfig, image: Image, screen: Size) -> dict[str, Any]:
 
 
 def _processor() -> list[str]:
-    """Model, microcode, features, and the kernel, which chooses among them: a template boots with what it found, and
-    goes on with it."""
+    """Return the processor's model, microcode and features, and the kernel, which chooses among the features: a
+    template found these at its boot, and its clones go on with them."""
     with open("/proc/cpuinfo") as file:
         lines = [line.split(":", 1) for line in file.read().split("\n\n", 1)[0].splitlines()]
     wanted = ("model name", "stepping", "microcode", "flags")
@@ -222,9 +222,9 @@ def _make(
     began = time.monotonic()
     require_files(image.files.values())
     free_mib = shutil.disk_usage(folder.parent).free >> 20
-    if free_mib < config.memory_mib + DISK_MIB:  # a full disk ends QEMU where its memory lies on it
+    if free_mib < config.memory_mib + DISK_MIB:  # a full disk would end QEMU, whose memory lies on it
         raise TemplateError(
-            f"{folder.parent} has {free_mib} MiB free, and a template may take {config.memory_mib + DISK_MIB}"
+            f"{folder.parent} has {free_mib} MiB free, but a template may take {config.memory_mib + DISK_MIB}"
         )
     with replacing_directory(folder) as scratch:
         _make_disk(image, scratch)
@@ -240,7 +240,7 @@ def _make(
             try:
                 machine.migrate("migrate", "/template/state", SAVE_TIMEOUT_S)
             except DesktopBootError as error:
-                if not machine.is_alive():  # as by a kill of the host's: another one may be saved
+                if not machine.is_alive():  # as if the host killed it: another machine may be savable
                     raise
                 refused = f"this machine cannot be saved ({error})"
         finally:
@@ -253,17 +253,17 @@ def _make(
                 refused = f"no clone of it started ({error})"
         if refused:
             refuse(config, image, screen, scratch, refused)
-    why_unfit(config, image, screen, folder, read_files=False)  # raises where it was refused
+    why_unfit(config, image, screen, folder, read_files=False)  # raises if it was refused
     say(f"the template is ready after {time.monotonic() - began:.1f} s")
 
 
 def seal(config: VmConfig, image: Image, screen: Size, folder: Path, agent: bool) -> None:
-    """Make the files of a machine that was saved a template: read-only, ours, with a manifest."""
+    """Make a saved machine's files a template: read-only, owned by us, with a manifest."""
     names = _names(image)
     owner = (os.geteuid(), os.getegid())
     os.chown(folder, *owner)
     folder.chmod(0o755)
-    # QEMU owned it until now: its own user shall not choose what we give modes and owners to.
+    # QEMU's user owned the folder until now, and must not choose the files whose modes and owners we set.
     found = {entry.name: entry.stat(follow_symlinks=False) for entry in os.scandir(folder)}
     if set(found) != set(names) or not all(stat.S_ISREG(one.st_mode) and one.st_nlink == 1 for one in found.values()):
         raise TemplateError(f"the machine left other files than a template's: {', '.join(sorted(found))}")
@@ -281,8 +281,8 @@ def seal(config: VmConfig, image: Image, screen: Size, folder: Path, agent: bool
 
 
 def refuse(config: VmConfig, image: Image, screen: Size, folder: Path, reason: str) -> None:
-    """Write down, in the place of a template's files, why there can be none: no process makes it again."""
-    os.chown(folder, os.geteuid(), os.getegid())  # QEMU's until now
+    """Replace a template's files by the reason why there can be none, so that no process makes it again."""
+    os.chown(folder, os.geteuid(), os.getegid())  # QEMU's user owned it until now
     for entry in os.scandir(folder):
         os.unlink(entry.path)
     manifest = {
@@ -299,14 +299,14 @@ def _names(image: Image) -> tuple[str, ...]:
 
 
 def _make_disk(image: Image, folder: Path) -> None:
-    """The disk that the booting machine writes to; in its sandbox the image lies elsewhere, so it is not looked at."""
+    """Make the disk for the booting machine. Its backing file is unchecked: the image's path differs in the sandbox."""
     try:
         looked = ["qemu-img", "info", "-f", "qcow2", "--output=json", str(image.disk)]
         told = subprocess.run(looked, capture_output=True, text=True, check=True)
     except FileNotFoundError as error:
         raise MissingDependencyError("qemu-img is not installed; run: apt-get install -y qemu-utils") from error
     except subprocess.CalledProcessError as error:
-        raise ConfigError(f"{image.disk} is no disk image that QEMU reads: {error.stderr.strip()[-500:]}") from error
+        raise ConfigError(f"QEMU cannot read the disk image {image.disk}: {error.stderr.strip()[-500:]}") from error
     size = json.loads(told.stdout)["virtual-size"]
     layers = ["-f", "qcow2", "-u", "-b", "/image", "-F", "qcow2"]
     subprocess.run(["qemu-img", "create", "-q", *layers, str(folder / "disk"), str(size)], check=True)
@@ -315,15 +315,14 @@ def _make_disk(image: Image, folder: Path) -> None:
 
 
 def await_settled(machine: VirtualMachine) -> None:
-    """Wait until the desktop shows the same for a while and its processors rest; a screen that never does is taken as
-    it is."""
+    """Wait until the screen stays the same for a while and the processors are idle, or at most `SETTLE_TIMEOUT_S`."""
     deadline = time.monotonic() + SETTLE_TIMEOUT_S
     while time.monotonic() < deadline:
         if not machine.is_alive():
             raise DesktopBootError(f"the machine ended: {machine.why_gone()}")
         before, began = guest.screenshot(machine), machine.processor_s()
         time.sleep(QUIET_S)
-        worked_s = machine.processor_s() - began  # before the next look, which is work too
+        worked_s = machine.processor_s() - began  # before the next screenshot, which takes time too
         if before is not None and guest.screenshot(machine) == before and worked_s < BUSY * QUIET_S:
             return
-    logger.warning("the desktop did not settle within %g s; the template is of what it was then", SETTLE_TIMEOUT_S)
+    logger.warning("the desktop did not settle within %g s; the template is saved as it is", SETTLE_TIMEOUT_S)

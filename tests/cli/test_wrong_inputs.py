@@ -71,9 +71,9 @@ WRONG = {
         "": " vm: ACTION is missing. See",
         "biuld x": " vm: ACTION: there is no 'biuld'; did you mean build? See",
         "build": " vm build: folder is missing. See",
-        "build file": ": file must be new, empty or an image to make anew, got one that is in use; name another",
+        "build file": ": file holds other files than an image; name a new or empty folder, or an image's",
         "check image.qcow2 --screen big": ": --screen must be WIDTHxHEIGHT, got 'big'",
-        "check nowhere.qcow2": ": environment.path_to_vm must be a .qcow2 file of the machine: [Errno 2]",
+        "check nowhere.qcow2": ": environment.path_to_vm must be the machine's .qcow2 file: [Errno 2]",
         "template file --vm memory=1": ": environment.vm.memory is not an option; did you mean environment.vm.memory_mib?",
     },
     "recipes": {

@@ -28,7 +28,7 @@ def test_beside_another_package_of_the_name_it_says_what_to_install(found, monke
 def test_without_any_it_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None)
     assert command.main(["config=easyr1/embedded"]) == 2
-    assert "EasyR1 is not installed; install EasyR1 in an environment of its own" in capsys.readouterr().err
+    assert "EasyR1 is not installed; install EasyR1 in its own environment" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(another_verl() != "EasyR1", reason="needs the environment of `make easyr1 EASYR1_HOME=FOLDER`")

@@ -169,7 +169,7 @@ def test_what_will_differ_is_told_apart(tmp_path):
     ("override", "message"),
     [
         ("data.rolout_batch_size=4", "did you mean data.rollout_batch_size?"),
-        ("worker.actor.kl=1", "options are none of the ARPO reference"),
+        ("worker.actor.kl=1", "Neither the ARPO reference nor EasyR1 has these"),
         ("data.rollout_batch_size=many", "data.rollout_batch_size must be int, got 'many'"),
         ("data.rollout_batch_size=true", "must be int"),
         (f"trainer.nnodes=0x{'f' * 5000}", "trainer.nnodes must be int, got '0xff"),
@@ -258,7 +258,7 @@ def test_a_yaml_file_alone_is_converted_and_a_file_is_not_overwritten(tmp_path, 
 def test_the_yaml_of_a_script_is_looked_for_and_may_be_named(tmp_path):
     script = write_run(tmp_path, "full")
     config = (script.parent / "config.yaml").rename(tmp_path / "elsewhere.yaml")
-    with pytest.raises(ConfigError, match="say where it is: --config"):
+    with pytest.raises(ConfigError, match="pass its path: --config"):
         read_settings(script, {})
     assert read_settings(script, {}, config)[0]["worker.rollout.n"] == 8
 

@@ -71,7 +71,7 @@ def test_a_default_stands_for_what_only_the_environment_knows():
         ("{} a=$((1/0))", "not computed"),
         ("{} a=$1", "argument 1 of the script"),
         ("f() {{ {} a=$2\n}}\nf x", "argument 2 of the function"),
-        ("for A in $(ls); do {} a=$A; done", "a loop gives A its values"),
+        ("for A in $(ls); do {} a=$A; done", "a loop gives A several values"),
         ("if true_or_not; then A=1; else A=2; fi\n{} a=$A", "decides A: '1' or '2'"),
         ("A=1\nwhile x; do A=2; done\n{} a=$A", "decides A"),
         ("case $X in a) A=1;; *) A=2;; esac\n{} a=$A", "decides A"),

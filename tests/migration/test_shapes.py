@@ -82,8 +82,8 @@ def test_what_the_user_must_fill_in_is_one_list_and_the_recipe_composes(reposito
     lines = printed[begin : printed.index("\nNot taken over", begin)].splitlines()[1:]
     to_fill = {PATH, GPUS, "data.train_files", "data.val_files", "trainer.project_name"}
     assert {line.split(":")[0].strip() for line in lines} == to_fill
-    assert f"  {PATH}: theirs is worker.actor.model.model_path=/path/to/your/model, and it is a placeholder" in lines
-    assert any("theirs is trainer.n_gpus_per_node=$N_GPUS, and the script does not assign N_GPUS" in x for x in lines)
+    assert f"  {PATH}: the original has worker.actor.model.model_path=/path/to/your/model; it is a placeholder" in lines
+    assert any("has trainer.n_gpus_per_node=$N_GPUS; the script does not assign N_GPUS" in x for x in lines)
     recipe = compose_recipe(out, [f"{PATH}=p", f"{GPUS}=2", "data.train_files=t", "data.val_files=t"])
     assert (recipe.actor_rollout_ref.model.path, recipe.trainer.n_gpus_per_node) == ("p", 2)
     assert "# Fill in before you train" in out.read_text()
@@ -97,13 +97,13 @@ def test_a_name_that_only_a_shell_knows_is_the_scripts(repository):
 
 def test_what_could_not_be_followed_is_told(repository):
     [guarded] = read_settings(write_script(repository, SHAPES["a guard and a resumed run"]), {})
-    assert guarded.notes == ("`${RESUME}` behind the training command is no KEY=VALUE and was left out",)
+    assert guarded.notes == ("`${RESUME}` after the training command is not KEY=VALUE and was left out",)
     assert "argument 1 of the script" in guarded.placeholders["worker.actor.model.model_path"]
     [cut] = read_settings(write_script(repository, SHAPES["a comment in the command"]), {})
-    assert len(cut.notes) == 2 and "`data.shuffle=false` stands behind the command's end" in cut.notes[0]
+    assert len(cut.notes) == 2 and "`data.shuffle=false` comes after the end of the command" in cut.notes[0]
     text = "source paths.sh\npython -m verl.trainer.main worker.actor.model.model_path=$POLICY"
     [sourced] = read_settings(write_script(repository, text), {})
-    assert sourced.notes == ("`paths.sh`, which the script reads, was not read",)
+    assert sourced.notes == ("`paths.sh`, which the script sources, was not read",)
 
 
 def test_trainings_of_one_name_get_a_file_each(repository, capsys, monkeypatch):
@@ -199,14 +199,14 @@ def test_a_known_option_can_be_ignored_and_a_needless_ignore_is_told(repository)
     [settings] = read_settings(script, {}, ignore=["algorithm.adv_estimator", "tols"])
     recipe = convert(settings)
     assert recipe.options["algorithm.adv_estimator"] == "replay_grpo"
-    assert recipe.notes == ("--ignore tols is not needed: nothing says it",)
+    assert recipe.notes == ("--ignore tols is not needed: the run does not set it",)
 
 
 def test_a_missing_configuration_and_unknown_options_are_told_together(repository):
     script = write_script(repository, "python -m verl.trainer.main config=gone.yaml data.nframes=8")
     with pytest.raises(ConfigError) as refusal:
         read_settings(script, {})
-    assert "say where it is: --config YAML" in str(refusal.value) and "--ignore data.nframes" in str(refusal.value)
+    assert "pass its path: --config YAML" in str(refusal.value) and "--ignore data.nframes" in str(refusal.value)
 
 
 def test_a_baseline_beside_the_reference_is_told_that_its_prompts_are_no_episodes(repository):

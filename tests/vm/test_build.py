@@ -68,7 +68,7 @@ def test_only_an_image_is_replaced(tmp_path, monkeypatch):
     notes = tmp_path / "notes.txt"
     notes.write_text("years of work")
     for folder in (tmp_path, notes):
-        with pytest.raises(ConfigError, match="must be new, empty or an image to make anew, got one that is in use"):
+        with pytest.raises(ConfigError, match="holds other files than an image; name a new or empty folder"):
             build.build(folder)
     assert notes.read_text() == "years of work"
     (tmp_path / "image.json").write_text("{}")

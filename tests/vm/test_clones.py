@@ -254,7 +254,7 @@ def test_a_full_disk_of_the_host_ends_a_machine_and_is_not_its_guest_s_doing(con
     small = dataclasses.replace(config, folder=str(small_disk / "vm"))
     write = "import os; file = open('/root/a', 'wb', 0); file.write(bytes(96 << 20)); os.fsync(file)"
     with ended_by(small, image, folder, write) as clone:
-        assert clone.why_gone() == "a disk of this host failed it: No space left on device"
+        assert clone.why_gone() == "a disk of this host failed: No space left on device"
         assert clone.why_down() is None
     assert list((small_disk / "vm" / "writable").iterdir()) == []
     assert template.why_unfit(config, image, SCREEN, folder) == ""

@@ -21,10 +21,10 @@ def test_a_disk_alone_boots_by_itself_and_ours_by_its_kernel(tmp_path):
 
 
 def test_what_is_no_disk_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"must be a \.qcow2 file of the machine: .*no-such"):
+    with pytest.raises(ConfigError, match=r"must be the machine's \.qcow2 file: .*no-such"):
         Image.at(tmp_path / "no-such.qcow2")
     (tmp_path / "a.qcow2").write_bytes(b"<html>not found</html>")
-    with pytest.raises(ConfigError, match=r"must be a \.qcow2 file, and .*a\.qcow2 is none"):
+    with pytest.raises(ConfigError, match=r"must be a \.qcow2 file, but .*a\.qcow2 is not one"):
         Image.at(tmp_path / "a.qcow2")
 
 

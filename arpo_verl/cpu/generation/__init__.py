@@ -1,6 +1,6 @@
-"""Batched generation with a Transformers Qwen-VL model on a CPU; knows nothing of veRL or Ray.
+"""This package generates in batches with a Transformers Qwen-VL model on a CPU, without veRL or Ray.
 
-`cpu/server.py: TransformersServer` gives requests to `cpu/generation/generator.py: Generator.add` and calls `decode`
-until all have their replies: one token for every running request a pass. `prompts` makes positions and image features,
-`kv_cache` packs all sequences into one row, `prefix` keeps finished ones, which the next turn of an episode continues.
+`cpu/server.py: TransformersServer` passes requests to `cpu/generation/generator.py: Generator.add` and calls `decode`
+until all have their replies: a pass makes one token for every running request. `prompts` makes positions and image
+features, `kv_cache` packs all sequences into one row, and `prefix` keeps finished ones for an episode's next turn.
 """

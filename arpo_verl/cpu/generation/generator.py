@@ -1,4 +1,4 @@
-"""The generator: requests in, replies out, one token for every running request a pass."""
+"""The generator turns requests into replies: a pass makes one token for every running request."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from arpo_verl.cpu.generation.prompts import PreparedImage, PreparedPrompt, Prom
 from arpo_verl.cpu.generation.sampling import sample
 from arpo_verl.cpu.generation.types import FinishReason, GenerationRequest, GenerationResult
 
-# Room for a reply when its sequence starts; a longer one moves its cache.
+# Room for a reply when its sequence starts, in tokens; a longer reply moves its cache.
 _REPLY_ROOM = 64
 
 
 @dataclass(frozen=True)
 class GeneratorOptions:
-    """Bounds of the generator; `arpo_verl.cpu.options.EngineOptions` explains them."""
+    """These options bound the generator; `arpo_verl.cpu.options.EngineOptions` explains them."""
 
     max_batch_size: int = 32
     max_batch_tokens: int = 4096
@@ -51,7 +51,7 @@ class _Running:
 
     @property
     def num_new(self) -> int:
-        """Tokens that the next forward pass takes in: what is left of the prompt, then one at a time."""
+        """Count the tokens of the next forward pass: what is left of the prompt, then one at a time."""
         return 1 if self.token_ids else len(self.prompt.content) - self.cache.length
 
     def result(self, reason: FinishReason) -> GenerationResult:
@@ -61,13 +61,13 @@ class _Running:
 
 
 class Generator:
-    """Continuous batching: a request joins at the next token, whatever the others are at.
+    """The generator batches continuously: a request joins at the next token, however far the others are.
 
-    Not safe for use from several threads at once.
+    Only one thread at a time may use it.
 
     Args:
         model: a Qwen2-VL or Qwen2.5-VL `ForConditionalGeneration` whose text tower uses the attention `ATTENTION`.
-        processor: its processor, with veRL's `get_rope_index` bound to it.
+        processor: the model's processor, with veRL's `get_rope_index` bound to it.
         eos_token_ids: tokens that end a reply.
         banned_token_ids: tokens that are never generated.
     """
@@ -104,14 +104,14 @@ class Generator:
         """Queue a request.
 
         Raises:
-            ValueError: its images do not fit its prompt.
+            ValueError: the request's images do not fit its prompt.
         """
         prompt = self._preparer.prepare(request.prompt_ids, request.images, request.processor_kwargs)
         self._waiting.append(_Waiting(request, prompt))
 
     @torch.inference_mode()
     def decode(self) -> list[GenerationResult]:
-        """Generate one token for every request that has a place in the batch; return those that finished."""
+        """Generate one token for every request in the batch, and return the replies that finished."""
         self._admit()
         if not self._running:
             return []
@@ -125,7 +125,7 @@ class Generator:
         return self._retire()
 
     def abort(self, request_ids: Collection[str] | None = None) -> list[GenerationResult]:
-        """Cut off the named requests, or all, and return what they have so far."""
+        """Abort the named requests, or all, and return what they have so far."""
 
         def named(request: GenerationRequest) -> bool:
             return request_ids is None or request.request_id in request_ids
@@ -137,10 +137,10 @@ class Generator:
         return aborted
 
     def weights_changed(self) -> None:
-        """Drop all that was computed with the former weights.
+        """Drop all that was computed with the old weights.
 
         Raises:
-            RuntimeError: requests are unfinished, with keys, values and image features of the former weights.
+            RuntimeError: there are unfinished requests, with keys, values and image features of the old weights.
         """
         if self.num_unfinished:
             raise RuntimeError(f"weights changed under {self.num_unfinished} unfinished requests; abort them first")
@@ -175,9 +175,9 @@ class Generator:
         self._waiting.extendleft(reversed(held_back))
 
     def _computes_now(self, prompt: PreparedPrompt, joined: Sequence[_Running]) -> bool:
-        """Whether a request that just joined computes more of this prompt than is known: it is cheaper to wait for it.
+        """Return whether a request that just joined computes more of this prompt than the caches have.
 
-        Rollouts of one task arrive together and begin alike.
+        Waiting for it is then cheaper. Rollouts of one task arrive together and begin alike.
         """
         if not joined:
             return False
@@ -191,7 +191,7 @@ class Generator:
         return SequenceCache(self._shape, len(prompt.content) + _REPLY_ROOM)
 
     def _random(self, waiting: _Waiting) -> random.Random:
-        """Give the request its own random numbers, the same in every run, in whatever order requests arrive."""
+        """Return a generator for the request's own random numbers, which do not depend on the order of requests."""
         if waiting.request.sampling.seed is not None:
             return random.Random(waiting.request.sampling.seed)
         digest = hashlib.blake2b(waiting.prompt.content.tobytes(), digest_size=16).digest()
@@ -199,14 +199,14 @@ class Generator:
         return random.Random(f"{self._options.seed} {self._version} {digest.hex()} {self._occurrences[digest]}")
 
     def _forward(self) -> torch.Tensor:
-        """Run the model over all new tokens, packed into one row; return the last token's logits of each, [B, V]."""
+        """Run the model over all new tokens, packed into one row; return each sequence's last logits, [B, V]."""
         counts = [sequence.num_new for sequence in self._running]
         for sequence, count in zip(self._running, counts, strict=True):
             sequence.cache.reserve(sequence.cache.length + count)
         hidden = self.model.model.language_model(
             inputs_embeds=self._embeddings()[None],
             position_ids=torch.cat([_new_positions(s) for s in self._running], dim=1)[:, None],
-            # A dict says that the masks are made: the attention makes its own.
+            # A dict makes Transformers build no masks: the attention makes its own.
             attention_mask={"full_attention": None},
             use_cache=False,
             packed_batch=PackedBatch([s.cache for s in self._running], counts),
@@ -218,7 +218,7 @@ class Generator:
         return logits
 
     def _embeddings(self) -> torch.Tensor:
-        """Embed all new tokens: text by the table, images by the vision tower; [T, hidden]."""
+        """Embed all new tokens, [T, hidden]: text by the table, images by the vision tower."""
         self._compute_features()
         tokens = torch.cat([_new_tokens(sequence) for sequence in self._running])
         embeddings: torch.Tensor = self.model.model.language_model.embed_tokens(tokens)
@@ -244,7 +244,7 @@ class Generator:
             image.features, image.pixel_values = features, None
 
     def _retire(self) -> list[GenerationResult]:
-        """Take finished sequences out of the batch; their caches stay for those that continue them."""
+        """Take finished sequences out of the batch, and keep their caches for requests that continue them."""
         finished, running = [], []
         for sequence in self._running:
             reason = self._finish_reason(sequence)
@@ -282,7 +282,7 @@ def _new_positions(sequence: _Running) -> torch.Tensor:
 
 
 def _new_images(sequence: _Running) -> list[tuple[PreparedImage, int, int]]:
-    """Images of which the next forward pass takes in at least one token."""
+    """Return the images with at least one token in the next forward pass."""
     if sequence.token_ids:
         return []
     return [placed for placed in sequence.prompt.images if placed[2] > sequence.cache.length]

@@ -1,8 +1,8 @@
-"""Keys and values of one sequence, and attention of many sequences packed into one row.
+"""This module caches each sequence's keys and values, and computes attention for sequences packed into one row.
 
 A pass of the generator concatenates the new tokens of all running sequences, prompts and single tokens alike, into one
-row without padding: every linear layer sees them as one batch. Only attention keeps them apart: it appends each
-sequence's keys and values to that sequence's own cache and attends within it.
+row without padding: every linear layer sees them as one batch. Only attention separates the sequences: it appends each
+one's keys and values to that sequence's own cache and attends within it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-# The name under which Transformers finds the attention below.
+# Transformers finds the attention below by this name.
 ATTENTION = "arpo_verl_packed"
 
 # Caches grow by steps of this many tokens, about one reply, so that a reply rarely moves its cache.
@@ -25,7 +25,7 @@ _GROWTH = 128
 
 @dataclass(frozen=True)
 class KVShape:
-    """Sizes of a model's cache: `layers` tensors of [kv_heads, tokens, head_dim] for keys, as many for values."""
+    """The shape of a model's cache is `layers` tensors of [kv_heads, tokens, head_dim], for keys and for values."""
 
     layers: int
     kv_heads: int
@@ -34,11 +34,11 @@ class KVShape:
 
 
 class SequenceCache:
-    """Keys and values of one token sequence, in every layer.
+    """The cache holds the keys and values of one token sequence in every layer.
 
     Attributes:
-        content: [length], int64: what each cached position holds; see `prompts.content_ids`.
-        length: cached tokens; the forward pass in progress writes behind them.
+        content: [length], int64, what each cached position holds; see `prompts.PreparedPrompt.content`.
+        length: cached tokens; the current forward pass writes behind them.
     """
 
     def __init__(self, shape: KVShape, capacity: int) -> None:
@@ -59,13 +59,13 @@ class SequenceCache:
         return copy
 
     def reserve(self, capacity: int) -> None:
-        """Make room for `capacity` tokens in all."""
+        """Make room for a total of `capacity` tokens."""
         if capacity > self.capacity:
             roomier = self.fork(self.length, -(-capacity // _GROWTH) * _GROWTH)
             self.keys, self.values = roomier.keys, roomier.values
 
     def commit(self, content: np.ndarray) -> None:
-        """Count what the forward pass wrote: `content` says what these tokens are."""
+        """Count the tokens that the forward pass wrote, whose ids or digests are `content`."""
         self.content = np.concatenate([self.content, content])
         self.length += len(content)
 
@@ -79,10 +79,10 @@ class SequenceCache:
 
 
 class PackedBatch:
-    """Which part of the packed row belongs to which sequence, during one forward pass.
+    """A packed batch maps the parts of one forward pass's row to their sequences.
 
     Args:
-        caches: one a sequence, with room for its new tokens.
+        caches: one for each sequence, with room for its new tokens.
         counts: new tokens of each sequence.
     """
 
@@ -95,7 +95,7 @@ class PackedBatch:
 
 
 def _mask(cached: int, new: int) -> torch.Tensor | None:
-    """[new, cached + new], True where a new token sees a token; None where the kernel's own rule is the same."""
+    """Return [new, cached + new], True where a new token sees a token; None if the kernel's own rule does the same."""
     if cached == 0 or new == 1:
         return None
     return torch.ones(new, cached + new, dtype=torch.bool).tril(diagonal=cached)
@@ -116,11 +116,11 @@ def packed_attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention in Transformers' interface.
+    """Compute attention, in Transformers' interface.
 
     Args:
-        query: [1, heads, T, head_dim] over the packed row; key and value alike with the key-value heads.
-        attention_mask: ignored; `packed_batch` says who sees whom.
+        query: [1, heads, T, head_dim] over the packed row; key and value have the key-value heads instead.
+        attention_mask: ignored, since `packed_batch` has the masks.
 
     Returns:
         [1, T, heads, head_dim], and None for the weights.
@@ -134,7 +134,7 @@ def packed_attention(
         values[:, cache.length : total] = value[0, :, start:stop]
         keys, values, queries = keys[None, :, :total], values[None, :, :total], query[:, :, start:stop]
         if stop - start == 1:
-            # The heads that share a key head take the place of query positions: nothing is copied for them.
+            # The heads that share a key head take the place of query positions, so that no key is copied for them.
             queries = queries.reshape(1, kv_heads, heads // kv_heads, -1)
             output = scaled_dot_product_attention(queries, keys, values, scale=scaling).reshape(1, heads, 1, -1)
         else:

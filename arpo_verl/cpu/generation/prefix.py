@@ -1,4 +1,4 @@
-"""Which finished sequences' keys and values are kept, and which of them a new prompt continues from."""
+"""The prefix store keeps finished sequences' keys and values, and finds the one that a new prompt continues from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from arpo_verl.cpu.generation.kv_cache import KVShape, SequenceCache
 
-# Tokens. Below this, copying costs about what computing does.
+# In tokens. Below this, copying costs about as much as computing.
 MIN_SHARED = 16
 
 
@@ -20,10 +20,10 @@ def common_prefix(left: np.ndarray, right: np.ndarray) -> int:
 
 
 class PrefixStore:
-    """Caches of finished sequences, the least recently used dropped first.
+    """The store keeps the caches of finished sequences and drops the least recently used first.
 
-    An episode's next turn finds the cache of its last one here and takes it over; rollouts of one task copy their
-    common beginning from each other.
+    An episode's next turn takes over the cache of its last turn; rollouts of one task copy their common beginning from
+    each other.
     """
 
     def __init__(self, shape: KVShape, max_tokens: int) -> None:
@@ -36,12 +36,12 @@ class PrefixStore:
         return sum(cache.length for cache in self._idle.values())
 
     def acquire(self, content: np.ndarray, running: Iterable[SequenceCache], room: int) -> SequenceCache:
-        """Give a cache for a sequence that begins with `content`, holding as much of it as is known.
+        """Return a cache for a sequence that begins with `content`, filled as far as another cache has the same.
 
-        At least the last token of `content` is left to compute: its logits are wanted.
+        At least the last token of `content` is left to compute, for its logits.
 
         Args:
-            content: [tokens], what the sequence begins with.
+            content: [tokens], the sequence's beginning.
             running: caches in use, which may be copied from.
             room: tokens to make room for beyond `content`.
         """
@@ -49,7 +49,7 @@ class PrefixStore:
         best, shared = None, 0
         for cache in [*self._idle.values(), *running]:
             length = common_prefix(cache.content, usable)
-            # Of equals the idle one that ends there: it can be taken over without a copy.
+            # Of equals an idle cache that ends there is best: it can be taken over without a copy.
             whole = id(cache) in self._idle and length == cache.length
             if length > shared or (length == shared and length and whole):
                 best, shared = cache, length
@@ -62,14 +62,14 @@ class PrefixStore:
         return best.fork(shared, capacity)
 
     def release(self, cache: SequenceCache) -> None:
-        """Keep a finished sequence's cache, as far as the bound on tokens allows."""
+        """Keep a finished sequence's cache, if the bound on tokens allows it."""
         self._idle[id(cache)] = cache
         excess = self.num_tokens - self._max_tokens
         while excess > 0:
             excess -= self._idle.pop(next(iter(self._idle))).length
 
     def caches(self) -> list[SequenceCache]:
-        """Return the caches that wait for someone to continue them."""
+        """Return the caches of finished sequences."""
         return list(self._idle.values())
 
     def clear(self) -> None:

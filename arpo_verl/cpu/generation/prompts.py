@@ -1,4 +1,4 @@
-"""From a prompt with images to what the model takes: content, positions and image features."""
+"""This module turns a prompt with images into the model's input: content, positions and image features."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from PIL.Image import Image
 
 from arpo_verl.images import content_of
 
-# Features of this many images are kept: one rollout batch's worth of screenshots.
+# The features of this many images are kept, about as many as one rollout batch has screenshots.
 _MAX_IMAGES = 256
 
 
 @dataclass
 class PreparedImage:
-    """One image as the model sees it.
+    """A prepared image is in the form that the model takes.
 
     Attributes:
-        digest: of its content and processor options, negative, so that it is never a token id.
+        digest: hash of its content and processor options, negative, so that it is never a token id.
         grid: [3], patches in time, height and width.
-        pixel_values: [patches, channels], until `features` are computed.
+        pixel_values: [patches, channels]; None once `features` are computed.
         features: [visual tokens, hidden], under the current weights.
     """
 
@@ -37,15 +37,15 @@ class PreparedImage:
 
 @dataclass(frozen=True)
 class PreparedPrompt:
-    """A prompt ready to be run.
+    """A prepared prompt is ready for the model.
 
     Attributes:
         token_ids: [tokens], int64.
-        content: [tokens], int64: the token ids, with each image's digest in place of its placeholders. Two prompts with
-            the same beginning here have the same keys and values there.
+        content: [tokens], int64, the token ids, with each image's digest in place of its placeholders. Where two
+            prompts' content begins alike, so do their keys and values.
         positions: [3, tokens], rotary positions in time, height and width.
-        next_position: of the first generated token, in all three.
-        images: with the placeholders' first and one-past-last index.
+        next_position: position of the first generated token, in all three.
+        images: each image, with its placeholders' first and one-past-last index.
     """
 
     token_ids: torch.Tensor
@@ -56,7 +56,7 @@ class PreparedPrompt:
 
 
 class PromptPreparer:
-    """Processes prompts as the trainer does: same image processor, same `get_rope_index`.
+    """A preparer treats prompts as the trainer does: with the same image processor and `get_rope_index`.
 
     Args:
         processor: a Qwen2-VL or Qwen2.5-VL processor with veRL's `get_rope_index` bound to it.
@@ -75,7 +75,7 @@ class PromptPreparer:
         """Prepare one prompt.
 
         Raises:
-            ValueError: the placeholders do not fit the images, or stand for a video.
+            ValueError: the placeholders do not fit the images, or one stands for a video.
         """
         token_ids = torch.tensor(prompt_ids, dtype=torch.int64)
         if bool((token_ids == self._video_token).any()):
@@ -90,7 +90,7 @@ class PromptPreparer:
         return PreparedPrompt(token_ids, content, positions, int(positions.max()) + 1, placed)
 
     def clear(self) -> None:
-        """Forget all images: their features were computed with weights that are no longer the model's."""
+        """Forget all images: their features come from weights that the model no longer has."""
         self._images.clear()
 
     def _image(self, image: Image, processor_kwargs: Mapping[str, Any]) -> PreparedImage:
@@ -104,7 +104,7 @@ class PromptPreparer:
         return self._images[digest]
 
     def _spans(self, token_ids: torch.Tensor, images: Sequence[PreparedImage]) -> list[tuple[int, int]]:
-        """First and one-past-last placeholder of each image."""
+        """Return the first and one-past-last placeholder of each image."""
         places = (token_ids == self._image_token).nonzero()[:, 0].tolist()
         sizes = [int(image.grid.prod()) // self._merge for image in images]
         if len(places) != sum(sizes):

@@ -1,4 +1,4 @@
-"""From logits to tokens and to the log-probabilities that the trainer will recompute."""
+"""This module samples tokens from logits, with the log-probabilities that the trainer will recompute."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def sample(
     """Draw one token a row.
 
     The tokens come from the distribution without the banned ones and within top-p and top-k. The log-probabilities are
-    those of the full vocabulary at the temperature alone, which is what the trainer computes: the ratio of new and old
-    policy is then exactly 1 before the first update, whatever was masked here.
+    those of the full vocabulary at the temperature alone, as the trainer computes them: so the ratio of new and old
+    policy is exactly 1 before the first update, whatever is masked here.
 
     Args:
         logits: [B, V], float32.
-        params: B of them.
-        uniforms: B draws from [0, 1), one a row; unused where the temperature is 0.
+        params: parameters of each of the B rows.
+        uniforms: B draws from [0, 1), one a row; unused if the temperature is 0.
         banned: [V], bool, True where a token must never be drawn.
 
     Returns:
@@ -43,14 +43,14 @@ def sample(
 
 
 def _draw(logits: torch.Tensor, uniforms: Sequence[float]) -> torch.Tensor:
-    """Invert each row's cumulated distribution at its uniform draw; a token of probability 0 is never hit."""
+    """Invert each row's cumulated distribution at its uniform draw, which never hits a token of probability 0."""
     cumulated = logits.double().softmax(dim=-1).cumsum(dim=-1)
     points = torch.tensor(uniforms, dtype=torch.float64).clamp(max=_BELOW_ONE) * cumulated[:, -1]
     return torch.searchsorted(cumulated, points[:, None], right=True)[:, 0]
 
 
 def _truncate(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor:
-    """Apply each row's top-k, then its top-p over what is left, as vLLM does."""
+    """Apply each row's top-k, then its top-p over the rest, as vLLM does."""
     vocab_size = logits.shape[-1]
     top_k = torch.tensor([p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params])
     top_p = torch.tensor([p.top_p for p in params], dtype=torch.float64)
@@ -59,7 +59,7 @@ def _truncate(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.T
     ordered, order = logits.sort(dim=-1, descending=True, stable=True)
     ordered = ordered.masked_fill(torch.arange(vocab_size) >= top_k[:, None], float("-inf"))
     probs = ordered.double().softmax(dim=-1)
-    # A token stays while those before it have not reached top_p: the likeliest one always does.
+    # A token stays if those before it have not reached top_p, so the likeliest one always stays.
     beyond = (probs.cumsum(dim=-1) - probs >= top_p[:, None]) & (top_p[:, None] < 1.0)
     ordered = ordered.masked_fill(beyond, float("-inf"))
     return torch.empty_like(logits).scatter_(1, order, ordered)

@@ -1,4 +1,4 @@
-"""What goes into the generator and what comes out."""
+"""These types are the generator's input and output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FinishReason = Literal["stop", "length", "abort"]
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How one reply is sampled.
+    """These parameters say how one reply is sampled.
 
     Attributes:
         max_tokens: bound on the reply's tokens, the end token included.
@@ -24,7 +24,7 @@ class SamplingParams:
         top_k: keeps this many likeliest tokens; -1 or 0 keeps all.
         ignore_eos: go on after an end token, up to `max_tokens`.
         stop_token_ids: further tokens that end the reply.
-        seed: of this request alone; None derives it from the generator's seed and the prompt.
+        seed: seed of this request alone; None derives it from the generator's seed and the prompt.
     """
 
     max_tokens: int
@@ -44,13 +44,13 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """One prompt to answer.
+    """A request is one prompt to answer.
 
     Attributes:
-        request_id: names the request in `abort`; unique among those in flight.
-        prompt_ids: with every image's placeholder tokens expanded, one for each visual token.
-        images: in the order of their placeholders, as the agent loop gave them to the processor.
-        processor_kwargs: the image processor's, as the trainer uses them.
+        request_id: name of the request in `abort`, unique among those in flight.
+        prompt_ids: the prompt, with every image's placeholder expanded to one token for each visual token.
+        images: images in the order of their placeholders, as the agent loop passed them to the processor.
+        processor_kwargs: options of the image processor, as the trainer uses them.
     """
 
     request_id: str
@@ -62,12 +62,12 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """A reply.
+    """A result is a request's reply.
 
     Attributes:
         token_ids: the reply's tokens, the end token included.
-        log_probs: of each token, over the full vocabulary at the sampling temperature (1 where that is 0).
-        finish_reason: `stop` at an end token, `length` at `max_tokens`, `abort` when cut off from outside.
+        log_probs: log-probability of each token, over the full vocabulary at the sampling temperature (1 if that is 0).
+        finish_reason: `stop` at an end token, `length` at `max_tokens`, `abort` after `Generator.abort`.
         num_cached_tokens: prompt tokens whose keys and values came from an earlier request.
     """
 

@@ -1,9 +1,9 @@
-"""A shell script, read as text: nothing of it is ever run.
+"""This package reads a shell script as text, and never runs any part of it.
 
 `migration/shell/words.py: split_words` finds words, quotes, expansions and here-documents.
-`migration/shell/parser.py: parse` makes commands of them, as `migration/shell/tree.py` names them.
-`migration/shell/reader.py: Reader` follows these with the values that the script itself gives its variables.
+`migration/shell/parser.py: parse` makes them into the commands of `migration/shell/tree.py`.
+`migration/shell/reader.py: Reader` follows these with the values that the script gives its variables.
 
-We read shell ourselves because no library fits: bashlex has the GPL and knows no arrays, and tree-sitter would put two
-compiled packages into every installation for one command.
+We read shell ourselves because no library fits: bashlex has the GPL and knows no arrays, and tree-sitter would add two
+compiled packages to every installation for one command.
 """

@@ -1,4 +1,4 @@
-"""Whole numbers as `$((...))` computes them."""
+"""This module computes whole numbers as `$((...))` does."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _ALLOWED = re.compile(r"[\w\s+\-*/%()]*")
 
 
 def compute(source: str, look_up: Callable[[str], str | None]) -> int | None:
-    """The value of an expression of `+ - * / %`; None where that is not all that it has, or a variable is not known.
+    """Return the value of an expression of `+ - * / %`; None if it has more than these or an unknown variable.
 
     Args:
-        look_up: a variable's name -> its value.
+        look_up: function from a variable's name to its value.
     """
     source = re.sub(r"\$\{(\w+)\}|\$(\w+)", r"\1\2", source).strip()
     if len(source) > MAX_SOURCE or not _ALLOWED.fullmatch(source):
@@ -48,7 +48,7 @@ def _apply(operator: ast.operator, left: int, right: int) -> int:
         return left - right
     if isinstance(operator, ast.Mult):
         return left * right
-    quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)  # towards zero, as a shell's
+    quotient = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)  # towards zero, as in a shell
     if isinstance(operator, ast.Div):
         return quotient
     if isinstance(operator, ast.Mod):

@@ -1,4 +1,4 @@
-"""Conditions that the script itself decides."""
+"""This module decides the conditions that depend on the script alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from arpo_verl.migration.shell.values import Field
 
 _UNSET_TEST = re.compile(r"-z\s+\"?\$\{?([A-Za-z_]\w*)")
 _EMPTY_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):?[-+](?:\}|\w\})")
-"""Asks whether the caller has set it, which nobody does here."""
+"""An expansion that asks whether the caller has set a variable, which no caller does here."""
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-eq": int.__eq__,
     "-ne": int.__ne__,
@@ -22,12 +22,12 @@ _NUMBERS: dict[str, Callable[[int, int], bool]] = {
 
 
 def decide(sources: Sequence[str], fields: Sequence[Field], assigned: Collection[str]) -> bool | None:
-    """Whether `[ ... ]` holds; None where only running the script could show it.
+    """Return whether `[ ... ]` holds; None if only running the script could show it.
 
     Args:
-        sources: its words as they stand.
-        fields: what they stand for.
-        assigned: the names that the script has assigned.
+        sources: the condition's words as written.
+        fields: the words after expansion.
+        assigned: names that the script has assigned.
     """
     asks_if_set = any(name not in assigned for name in _EMPTY_DEFAULT.findall(" ".join(sources)))
     if asks_if_set or any(found.because is not None for found in fields):
@@ -49,11 +49,11 @@ def decide(sources: Sequence[str], fields: Sequence[Field], assigned: Collection
 
 
 def tested_unset(test: Block) -> set[str]:
-    """The names that `[ -z "$NAME" ]` asks for: what is assigned then is their default."""
+    """Return the names that `[ -z "$NAME" ]` asks for: a value assigned under that condition is a default."""
     sources = [" ".join(word.text for word in node.words) for node in test if isinstance(node, Simple)]
     return {name for source in sources for name in _UNSET_TEST.findall(source)}
 
 
 def is_literal(pattern: str) -> bool:
-    """Whether a pattern of `case` has nothing but letters and wildcards, and is short."""
+    """Return whether a pattern of `case` is short and has only letters and wildcards."""
     return re.fullmatch(r"[\w.*?/:@+-]{1,100}", pattern) is not None

@@ -1,4 +1,4 @@
-"""From words to commands."""
+"""This module parses words into commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from arpo_verl.migration.shell.tree import (
 from arpo_verl.migration.shell.words import MAX_DEPTH, Token, split_words
 
 ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-"""How a word begins that assigns."""
+"""The beginning of a word that assigns."""
 
 _OPENING = {"if", "while", "until", "for", "select", "case", "function", "{", "(", "[["}
 _STRAY = {"then", "elif", "else", "fi", "do", "done", "esac", "}", ")", ";;", ";&", ";;&"}
@@ -33,7 +33,7 @@ def parse(text: str) -> Block:
     """Parse a script.
 
     Raises:
-        ConfigError: it is no shell script that we can follow; names the line.
+        ConfigError: it is no shell script that we can follow; the message names the line.
     """
     parser = _Parser(split_words(text))
     block = parser.block(frozenset())
@@ -48,7 +48,7 @@ class _Parser:
         self._depth = 0
 
     def block(self, ends: frozenset[str]) -> Block:
-        """Statements up to one of the words in `ends`, which is left to be read."""
+        """Read statements up to one of the words in `ends`, which is not consumed."""
         nodes: list[Node] = []
         while True:
             while self._next() in (";", "\n", "&"):
@@ -64,7 +64,7 @@ class _Parser:
     # --- Looking -------------------------------------------------------------------------------------------------
 
     def _next(self) -> str:
-        """The next token's source; "" at the end."""
+        """Return the next token's source; "" at the end."""
         return self._tokens[self._place].text if self._place < len(self._tokens) else ""
 
     def _kind(self) -> str:
@@ -144,7 +144,7 @@ class _Parser:
     def _nested(self, read: Callable[[], Node]) -> Node:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise ConfigError(f"the script has more than {MAX_DEPTH} blocks in each other")
+            raise ConfigError(f"the script has more than {MAX_DEPTH} nested blocks; convert a simpler one")
         node = read()
         self._depth -= 1
         return node
@@ -240,7 +240,7 @@ class _Parser:
         return Function(name, tuple(self._command()))
 
     def _test(self) -> Node:
-        """`[[ ... ]]`, within which brackets and bars are no operators."""
+        """Read `[[ ... ]]`, within which brackets and bars are no operators."""
         words = [self._tokens[self._place - 1]]
         while words[-1].text != "]]":
             words.append(self._token())

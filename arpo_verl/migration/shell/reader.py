@@ -1,4 +1,4 @@
-"""What a script starts, followed with the values that it gives its variables itself."""
+"""This module follows a script with the values that it gives its variables, and collects the commands it starts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from arpo_verl.migration.shell.values import PER_COMMAND, PER_WORD, Field, Value
 from arpo_verl.migration.shell.words import Part, Token
 
 MAX_ROUNDS = 16
-"""Values of a loop's variable that are followed one by one."""
+"""Most values of a loop's variable that are followed one by one."""
 MAX_CALLS = 8
-"""Functions, and scripts in words, within each other."""
+"""Deepest nesting of functions, and of scripts in words."""
 
 _SAYING = {"echo", "printf", "log", "pkill", "pgrep", "grep", "ps", "alias", "trap", "wandb", ":"}
 _ASSIGNING = {"export", "declare", "typeset", "local", "readonly"}
@@ -27,15 +27,15 @@ _COMPUTED = re.compile(r"\b([A-Za-z_]\w*)\s*(?:[-+*/%]?=(?!=)|\+\+|--)")
 
 
 class Reader:
-    """Follows a script. What a condition decides that only running it could show is followed both ways.
+    """The reader follows a script. It follows both ways if only running the script could decide a condition.
 
     Args:
-        environment: variables that are set when it starts.
-        is_script: whether a word of a command is a script of its own, such as that of `bash -c`.
+        environment: variables that are set when the script starts.
+        is_script: returns whether a command's word is itself a script, such as that of `bash -c`.
 
     Attributes:
-        started: the words of every command that it may start.
-        sourced: the other scripts that it reads.
+        started: the words of every command that the script may start.
+        sourced: other scripts that the script sources.
     """
 
     def __init__(self, environment: dict[str, str], is_script: Callable[[str], bool]):
@@ -52,18 +52,18 @@ class Reader:
         """Follow a script from its first line to its last.
 
         Raises:
-            ConfigError: it is no shell script, or there is too much to follow.
+            ConfigError: `text` is no shell script, or has too much to follow.
         """
         self._run(parse(text))
         for name, body in list(self._functions.items()):
-            if name not in self._called:  # by name; it may be run in another way
+            if name not in self._called:  # not called by name, but it may be run in another way
                 self._values.arguments = ()
                 self._alone(body)
 
     # --- Blocks --------------------------------------------------------------------------------------------------
 
     def _run(self, block: Block) -> bool | None:
-        """Whether the last command succeeds; None: only running it could show it."""
+        """Return whether the last command succeeds; None if only running it could show that."""
         status: bool | None = True
         for node in block:
             if self._ended:
@@ -98,14 +98,14 @@ class Reader:
                 return self._alone(node.body) if node.is_subshell else self._run(node.body)
 
     def _alone(self, block: Block) -> bool | None:
-        """What it assigns, and that it ends, is its own."""
+        """Follow a block whose assignments and end do not affect the rest."""
         before = dict(self._values.variables)
         status = self._run(block)
         self._values.variables, self._ended = before, False
         return status
 
     def _either(self, arms: list[Block], complete: bool, defaults: set[str]) -> None:
-        """Follow every arm; `complete` says that one of them is run for sure."""
+        """Follow every arm; `complete` says that one of them certainly runs."""
         before = self._values.variables
         outcomes: list[dict[str, Value]] = [] if complete else [before]
         for arm in arms:
@@ -162,7 +162,7 @@ class Reader:
                     self._values.assign(loop.name, found)
                     self._run(loop.body)
                 return None
-            self._values.assign(loop.name, Field(f"${loop.name}", f"a loop gives {loop.name} its values in turn"))
+            self._values.assign(loop.name, Field(f"${loop.name}", f"a loop gives {loop.name} several values"))
         self._either([loop.body], False, set())
         return None
 
@@ -264,7 +264,7 @@ class Reader:
 
 
 def _behind(word: Token, length: int) -> tuple[Part, ...]:
-    """The parts of a word without its first letters, which are plain."""
+    """Return the parts of a word after its first `length` letters, which are plain."""
     first = word.parts[0]
     return (Part(first.text[length:]), *word.parts[1:])
 

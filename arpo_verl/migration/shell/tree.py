@@ -1,4 +1,4 @@
-"""The commands of a script, and what decides which of them run."""
+"""These are the nodes of a parsed script: its commands, and the blocks that decide which of them run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from arpo_verl.migration.shell.words import Token
 
 @dataclass(frozen=True)
 class Simple:
-    """A command of words. `documents` are its here-documents, `redirected` whether its output goes elsewhere."""
+    """A simple command has words and perhaps here-documents; `redirected` says whether its output goes elsewhere."""
 
     words: tuple[Token, ...]
     documents: tuple[str, ...] = ()
@@ -19,7 +19,7 @@ class Simple:
 
 @dataclass(frozen=True)
 class Array:
-    """`NAME=(words)`, or `NAME+=(words)`, which adds to it."""
+    """An array is `NAME=(words)`, or `NAME+=(words)`, which adds to it."""
 
     name: str
     adds: bool
@@ -28,14 +28,14 @@ class Array:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """`((source))`."""
+    """An arithmetic command is `((source))`."""
 
     source: str
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Statements, each run where the one before ended as its `&&` or `||` asks."""
+    """In a chain each statement runs if the one before succeeded (`&&`) or failed (`||`)."""
 
     first: Node
     rest: tuple[tuple[str, Node], ...]
@@ -43,14 +43,14 @@ class Chain:
 
 @dataclass(frozen=True)
 class If:
-    """The first arm whose test holds is run; an `else` is an arm without a test."""
+    """The first arm whose test holds runs; an `else` is an arm without a test."""
 
     arms: tuple[tuple[Block, Block], ...]
 
 
 @dataclass(frozen=True)
 class Case:
-    """The first arm with a pattern that fits the subject is run."""
+    """The first arm with a pattern that fits the subject runs."""
 
     subject: Token
     arms: tuple[tuple[tuple[Token, ...], Block], ...]
@@ -58,7 +58,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Loop:
-    """`for NAME in words`; without a name it runs as often as `test` holds, with None as words over the arguments."""
+    """A loop is `for NAME in words`, over the arguments if `words` is None; without a name it runs by its `test`."""
 
     name: str | None
     words: tuple[Token, ...] | None
@@ -68,7 +68,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Function:
-    """A function's definition."""
+    """This is a function's definition."""
 
     name: str
     body: Block
@@ -76,7 +76,7 @@ class Function:
 
 @dataclass(frozen=True)
 class CommandGroup:
-    """Commands in brackets. A subshell, a part of a pipe or a job in the background assigns for itself alone."""
+    """A group has commands in brackets. A subshell, a part of a pipe or a background job keeps its assignments."""
 
     body: Block
     is_subshell: bool

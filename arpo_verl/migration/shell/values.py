@@ -1,4 +1,4 @@
-"""What the words of a script stand for, as far as the script itself says."""
+"""This module expands the words of a script, as far as the script alone decides them."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from arpo_verl.migration.shell.words import Part, Token, split_quoted
 MAX_VALUE = 16 * 1024
 MAX_WORDS = 2000
 MAX_WORK, PER_WORD, PER_COMMAND = 10_000_000, 50, 500
-"""Characters that are handled before a script is given up, since a short one can ask for any number; and how many of
-them a word and a command count as."""
+"""Characters that are handled before a script is given up, since a short script can ask for any number; and the
+characters that a word and a command count as."""
 
 _BRACES = re.compile(r"\$\{(!?)([A-Za-z_]\w*|\d+|[@*])(?:\[([^\]]*)\])?(?:(:?[-=+?])(.*))?\}", re.S)
 _JOINED = re.compile(r"\$\*|\$\{(?:\*|[A-Za-z_]\w*\[\*\])")
-"""How an expansion begins that is one word between quotes, where `[@]` and `$@` are as many as there are."""
+"""The beginning of an expansion that is one word between quotes, unlike `[@]` and `$@`."""
 _REST = re.compile(r"\$\{[@*]:.*\}|\$[@*]", re.S)
 
 
 @dataclass(frozen=True)
 class Field:
-    """A word's text. Where only running the script could show it, `because` says why, and the text is the source."""
+    """A field is an expanded word. If only running the script could expand it, it has the source and `because`."""
 
     text: str
     because: str | None = None
 
 
 Value: TypeAlias = Field | tuple[Field, ...]
-"""A variable's: one, or an array."""
+"""A variable's value: a field, or an array of them."""
 
 
 @dataclass
 class Values:
-    """The script's variables, as far as it has been followed.
+    """These are the script's variables, as far as it has been followed.
 
     Attributes:
         variables: name -> value.
-        arguments: of the function that is followed, or None: of the script, which nobody gives here.
-        work: the characters that may still be handled.
+        arguments: arguments of the current function; None outside functions, since the script's are unknown.
+        work: characters that may still be handled.
     """
 
     variables: dict[str, Value] = field(default_factory=dict)
@@ -52,14 +52,14 @@ class Values:
         """Count work.
 
         Raises:
-            ConfigError: it has become too much.
+            ConfigError: it exceeds the limit.
         """
         self.work -= work
         if self.work < 0:
-            raise ConfigError("the script's loops and variables come to too much to follow; convert a shorter script")
+            raise ConfigError("the script's loops and variables are too large to follow; convert a shorter script")
 
     def assign(self, name: str, value: Value, adds: bool = False) -> None:
-        """Give a variable its value, or add to it."""
+        """Set a variable, or add to it."""
         old = self.variables.get(name)
         if adds and isinstance(value, tuple):
             value = (*(old if isinstance(old, tuple) else (old,) if old is not None else ()), *value)
@@ -71,13 +71,13 @@ class Values:
         self.variables[name] = value
 
     def whole(self, parts: tuple[Part, ...]) -> Field:
-        """What they stand for where a shell splits nothing: in an assignment."""
+        """Expand the parts to one field, as in an assignment, where a shell splits nothing."""
         fields = [_join(list(self._expand(part)), " ") if part.expands else Field(part.text) for part in parts]
         self.spend(sum(len(found.text) for found in fields))
         return _join(fields)
 
     def fields(self, word: Token) -> list[Field]:
-        """The words that a command gets for `word`: none, one or more."""
+        """Return the words that a command gets for `word`: none, one or more."""
         made: list[list[Field]] = [[]]
         for part in word.parts:
             if not part.expands:
@@ -95,7 +95,7 @@ class Values:
         return [_join(pieces) for pieces in made if pieces]
 
     def _expand(self, part: Part) -> tuple[Field, ...]:
-        """What an expansion stands for; several only where it is an array's `[@]`."""
+        """Return the fields of an expansion; several only for an array's `[@]`."""
         source = part.text
         if _REST.fullmatch(source):
             return self.arguments or ()
@@ -129,7 +129,7 @@ class Values:
         return self._with_default(name, value, operator, word)
 
     def _with_default(self, name: str, value: Field, operator: str, word: str) -> tuple[Field, ...]:
-        """`${NAME:-word}` and its like. What the script does not assign is taken for unset."""
+        """Expand `${NAME:-word}` and the like. A variable that the script does not assign counts as unset."""
         is_set = name in self.variables or (name.isdecimal() and value.because is None)
         is_there = is_set and (value.because is not None or bool(value.text) or operator[0] != ":")
         if operator.endswith("+"):
@@ -160,11 +160,11 @@ class Values:
 
 
 def merge(outcomes: list[dict[str, Value]], defaults: set[str]) -> dict[str, Value]:
-    """The variables after a choice that only running the script could make.
+    """Return the variables after a choice that only running the script could make.
 
     Args:
-        outcomes: what they are after each of its arms.
-        defaults: the names that an arm assigns only where they are unset.
+        outcomes: the variables after each arm of the choice.
+        defaults: names that an arm assigns only if they are unset.
     """
     merged: dict[str, Value] = {}
     for name in {name: None for outcome in outcomes for name in outcome}:
@@ -181,12 +181,12 @@ def merge(outcomes: list[dict[str, Value]], defaults: set[str]) -> dict[str, Val
 def _join(fields: list[Field], between: str = "") -> Field:
     text = between.join(found.text for found in fields)
     if len(text) > MAX_VALUE:
-        raise ConfigError(f"a word of the script must come to at most {MAX_VALUE} characters, got more")
+        raise ConfigError(f"a word of the script must have at most {MAX_VALUE} characters, got more")
     return Field(text, next((found.because for found in fields if found.because is not None), None))
 
 
 def _split(value: Field) -> list[Field]:
-    """At spaces, as a shell does outside quotes."""
+    """Split a value at spaces, as a shell does outside quotes."""
     if value.because is not None:
         return [value]
     return [Field(text) for text in value.text.split()]
@@ -197,7 +197,7 @@ def _first(value: Value) -> Field:
 
 
 def _bare(word: str) -> str:
-    """A default without the quotes around it."""
+    """Return a default without the quotes around it."""
     return word[1:-1] if len(word) > 1 and word[0] == word[-1] and word[0] in "'\"" else word
 
 

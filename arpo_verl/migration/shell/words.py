@@ -1,4 +1,4 @@
-"""A script's text as words and operators."""
+"""This module splits a script's text into words and operators."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from arpo_verl.errors import ConfigError
 
 MAX_DEPTH = 40
-"""Most quotes and expansions within each other."""
+"""Deepest nesting of quotes and expansions."""
 
 _SPACE = re.compile(r"(?:[ \t\r]|\\\r?\n|#[^\n]*)+")
 _OPERATOR = re.compile(r";;&|;;|;&|&&|\|\||\|&|[;|&()]")
 _REDIRECTION = re.compile(r"\d*(?:<<<|<<-?|<>|<&|<|>>|>&|>\||>)|&>>?")
 _PLAIN = re.compile(r"[^ \t\r\n'\"\\$`;|&()<>]+|\$")
 _BLANK = re.compile(r"<[A-Za-z][^<>\n;|&()$`'\"\\]{0,80}>(?=[\s/]|$)")
-"""`KEY=<your path>`: a place to fill in. A shell would read from such a file, and write into the next option."""
+"""A placeholder as in `KEY=<your path>`. A shell would read from such a file, and write into the next option."""
 _SIMPLE = re.compile(r"\$(?:[A-Za-z_]\w*|[\d@*#?!$-])")
-# What matters on the way to the end of what began, by what ends it.
+# For each closing character, the characters that matter on the way to it.
 _STOPS = {
     '"': re.compile(r"[\\$`\"]"),
     "`": re.compile(r"[\\`]"),
@@ -28,12 +28,12 @@ _STOPS = {
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of a word.
+    """A part is a piece of a word.
 
     Attributes:
-        text: as it stands, or of an expansion its source, such as `${NAME:-x}`.
-        quoted: whether a shell leaves it whole.
-        expands: whether it stands for something else.
+        text: its text, or an expansion's source, such as `${NAME:-x}`.
+        quoted: whether a shell does not split it.
+        expands: whether it is an expansion.
     """
 
     text: str
@@ -43,15 +43,15 @@ class Part:
 
 @dataclass
 class Token:
-    """A word, an operator, a redirection, or `((arithmetic))`.
+    """A token is a word, an operator, a redirection, or `((arithmetic))`.
 
     Attributes:
         kind: `word`, `operator`, `redirection` or `arithmetic`.
         text: its source.
-        line: from 1.
-        parts: of a word.
+        line: line number, from 1.
+        parts: parts of a word; empty for other kinds.
         glued: whether it follows a word without a space, as the bracket of `NAME=(`.
-        document: of `<<`, the lines of the here-document.
+        document: lines of the here-document of `<<`.
     """
 
     kind: str
@@ -66,13 +66,13 @@ def split_words(text: str) -> list[Token]:
     """Split a script.
 
     Raises:
-        ConfigError: a quote or a bracket has no end, or too many are within each other.
+        ConfigError: a quote or a bracket has no end, or they are nested too deeply.
     """
     return _Splitter(text).split()
 
 
 def split_quoted(text: str) -> tuple[Part, ...]:
-    """The parts of what stands between double quotes."""
+    """Split the text between double quotes into parts."""
     parts: list[Part] = []
     place = 0
     while place < len(text):
@@ -89,9 +89,9 @@ def split_quoted(text: str) -> tuple[Part, ...]:
 
 
 def end_of(text: str, place: int, depth: int = 0) -> int:
-    """Where the quote, expansion, bracket or escape ends that begins at `place`."""
+    """Return where the quote, expansion, bracket or escape ends that begins at `place`."""
     if depth > MAX_DEPTH:
-        raise ConfigError(f"line {_line(text, place)} of the script has more than {MAX_DEPTH} brackets in each other")
+        raise ConfigError(f"line {_line(text, place)} of the script has more than {MAX_DEPTH} nested brackets")
     first, second = text[place], text[place + 1 : place + 2]
     if first == "\\":
         return place + (3 if text.startswith("\\\r\n", place) else 2)
@@ -129,7 +129,7 @@ def _line(text: str, place: int) -> int:
 
 
 def _special(source: str, quoted: bool) -> list[Part]:
-    """The parts of a quote, an expansion or an escape."""
+    """Return the parts of a quote, an expansion or an escape."""
     if source[0] == "\\":
         if source[1:] in ("\n", "\r\n"):  # a line that goes on
             return []
@@ -149,7 +149,7 @@ class _Splitter:
         self._line = 1
         self._tokens: list[Token] = []
         self._documents: list[tuple[Token, Token]] = []
-        """`<<` and the word that ends its document, both on the line that is being read."""
+        """Each `<<` of the current line, with the word that ends its document."""
 
     def split(self) -> list[Token]:
         while self._place < len(self._text):
@@ -195,7 +195,7 @@ class _Splitter:
         parts: list[Part] = []
         while place < len(text):
             if place > self._place and (found := _BLANK.match(text, place)) is not None:
-                parts.append(Part(found[0].replace(" ", "_")))  # one word, also where its variable is not quoted
+                parts.append(Part(found[0].replace(" ", "_")))  # one word, even if its variable is not quoted
                 place = found.end()
                 continue
             if text[place] in " \t\r\n;|&()<>":
@@ -217,7 +217,7 @@ class _Splitter:
             tabs = r"\t*" if start.text == "<<-" else ""
             found = re.compile(rf"^{tabs}{re.escape(word)}\r?$", re.M).search(self._text, self._place)
             body = self._text[self._place : found.start() if found else len(self._text)]
-            if delimiter.text == word:  # not quoted: it is expanded
+            if delimiter.text == word:  # not quoted, so the document is expanded
                 body = re.sub(r"\\([$`\\])", r"\1", body)
             start.document = body
             self._advance(found.end() if found else len(self._text))
