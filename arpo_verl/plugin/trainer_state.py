@@ -137,7 +137,7 @@ class TrainerState:
     def replay(self) -> ReplayConfig:
         """The section `replay`."""
         if self.recipe.get("replay") is None:
-            raise ConfigError("the recipe must have a section `replay`; compose with `- arpo`")
+            raise ConfigError("the recipe must have a section `replay`; add `- arpo` to its defaults")
         return self._build(ReplayConfig, "replay")
 
     @cached_property

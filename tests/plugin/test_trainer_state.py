@@ -41,7 +41,7 @@ def test_the_state_reads_each_option_where_the_recipe_has_it():
 def test_another_agent_loop_needs_no_sections_but_replay():
     state = trainer_state(OmegaConf.create({"algorithm": {}}).algorithm)
     assert state.environment is None and state.agent.recorded_in is None and state.filter_groups == {}
-    with pytest.raises(ConfigError, match="must have a section `replay`; compose with `- arpo`"):
+    with pytest.raises(ConfigError, match="must have a section `replay`; add `- arpo` to its"):
         assert state.replay
     with pytest.raises(ConfigError, match="must be a section of the recipe, got None"):
         trainer_state(None)

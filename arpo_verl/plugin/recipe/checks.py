@@ -196,7 +196,7 @@ def _check_filter(config: DictConfig) -> None:
 
 
 def _section_of(cls: type[ConfigT], name: str, config: DictConfig) -> ConfigT:
-    require(name in config, f"the recipe's section `{name}`", "present", "no such section", "compose with `- arpo`")
+    require(name in config, f"the recipe's section `{name}`", "present", "no section", "add `- arpo` to its defaults")
     return build_config(cls, name, plain_section(name, config[name]))
 
 
