@@ -154,9 +154,7 @@ DESKTOPS: Mapping[str, Meaning] = {
     "environment/step_s/mean": Meaning("seconds", "One action and the look at it. Mean of the actions."),
     "environment/evaluations": Meaning("calls", "Verdicts given."),
     "environment/evaluate_s/mean": Meaning("seconds", "Evaluate. Mean of the verdicts."),
-    "environment/dropped_sessions": Meaning(
-        "sessions", "Sessions dropped, whatever the reason. Nothing of them is scored."
-    ),
+    "environment/dropped_sessions": Meaning("sessions", "Sessions dropped, for any reason. Nothing of them is scored."),
     "environment/quarantined_sessions": Meaning("sessions", "Sessions dropped because their task is quarantined."),
     "environment/ended_desktops": Meaning("desktops", "Desktops that the policy itself ended. The episode scores 0."),
     "environment/rollout_workers_lost": Meaning("workers", "Rollout workers that died and were replaced."),

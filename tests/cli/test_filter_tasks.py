@@ -65,7 +65,7 @@ def test_it_leaves_a_list_and_says_what_is_on_it(start, tmp_path, capsys):
 
 def test_a_list_without_a_task_is_told(start, tmp_path, capsys):
     assert start("--error", "0", tasks="tasks/os/never.json") == 1
-    assert "no task is kept" in capsys.readouterr().out
+    assert "no task was kept" in capsys.readouterr().out
 
 
 def test_tasks_that_faults_leave_open_are_named(start, capsys):

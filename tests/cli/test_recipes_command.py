@@ -40,7 +40,7 @@ def test_every_recipe_is_listed_with_its_first_sentence(capsys):
     assert {line.split()[0] for line in lines} == names
     assert all(line.endswith(".") and len(line.split()) > 4 for line in lines)
     assert "osworld_subset32           ARPO on one node: 32 OSWorld tasks, 8 GPUs, 16 Docker desktops." in lines
-    assert "baseline/grpo              GRPO without replay: `+baseline=grpo` behind any recipe." in lines
+    assert "baseline/grpo              GRPO without replay: add `+baseline=grpo` to any recipe." in lines
 
 
 @pytest.mark.parametrize(

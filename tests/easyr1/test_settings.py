@@ -83,10 +83,10 @@ def test_what_easyr1_would_fail_on_or_do_silently_is_refused(changes, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["config=nowhere.yaml"], "cannot be read"),
+        (["config=nowhere.yaml"], "cannot read the configuration"),
         (["data.seed=1"], "config must be a YAML file or a recipe"),
         (["config=easyr1/embedded", "--fast"], "OPTION=VALUE"),
-        (["config=easyr1/embedded", "data.seed=[1"], "cannot be read"),
+        (["config=easyr1/embedded", "data.seed=[1"], "cannot read the configuration"),
         (["config=easyr1/embedded", "trainer=5"], "trainer must be a section of options, got 5"),
     ],
 )
@@ -98,10 +98,10 @@ def test_a_wrong_command_line_is_explained(arguments, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("data: [1\n", "cannot be read"),
-        ("- 1\n", "cannot be read"),
-        ("!!python/object/apply:os.getcwd []\n", "cannot be read"),
-        ("data: {train_files: '${nowhere}'}\n", "cannot be read"),
+        ("data: [1\n", "cannot read the configuration"),
+        ("- 1\n", "cannot read the configuration"),
+        ("!!python/object/apply:os.getcwd []\n", "cannot read the configuration"),
+        ("data: {train_files: '${nowhere}'}\n", "cannot read the configuration"),
         ("data: 3\n", "data must be a section of options, got 3"),
         ("gui_agent: 3\n", "gui_agent must be a section of options, got 3"),
         ("replay: 3\n", "replay must be a section of options, got 3"),

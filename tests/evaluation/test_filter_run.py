@@ -94,7 +94,7 @@ def test_a_filter_goes_on_with_an_evaluation(tmp_path):
     first = run_filter(tmp_path, PLAYED)
     again = run_filter(tmp_path, PLAYED, policy=ByTask(begun=begun.append))
     assert begun == [] and again == first
-    with pytest.raises(ConfigError, match="tasks are others"):
+    with pytest.raises(ConfigError, match="tasks are new, gone or changed"):
         run_filter(tmp_path, TASKS)
 
 

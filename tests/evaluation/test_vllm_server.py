@@ -82,7 +82,7 @@ def test_it_goes_with_a_killed_process(tmp_path, arguments):
 
 
 def test_why_it_does_not_start_is_told(tmp_path, arguments):
-    with pytest.raises(ConfigError, match="(?s)ended with 1.*no kernel image"):
+    with pytest.raises(ConfigError, match="(?s)ended with status 1.*no kernel image"):
         with serving(tmp_path, tmp_path / "log", images=1, options=["--fail"]):
             pass
 

@@ -234,8 +234,8 @@ def test_a_screenshot_that_is_no_image_is_a_fault_of_the_desktop(policy, tokeniz
     [
         ({"replies": [""], "end": False}, "must give a reply, got 0 tokens"),
         ({"replies": [HIT], "outputs": {"stop_reason": "aborted"}}, "stop reason 'aborted'"),
-        ({"replies": ["<|image_pad|>"]}, r"no <\|image_pad\|>"),
-        ({"replies": ["<|video_pad|>"]}, r"no <\|video_pad\|>"),
+        ({"replies": ["<|image_pad|>"]}, r"not contain <\|image_pad\|>"),
+        ({"replies": ["<|video_pad|>"]}, r"or <\|video_pad\|>"),
         ({"replies": [HIT], "outputs": {"log_probs": [-0.1]}}, "one log-prob for each"),
     ],
 )

@@ -738,7 +738,9 @@ def test_a_group_all_of_whose_sessions_were_dropped_leaves_a_hole_or_is_drawn_an
 
 def test_the_jobs_desktops_boot_with_the_sampler_and_are_read_with_the_step(empty_queue, rollouts, sampler):
     environment = ["+environment.provider=fake", "+environment.num_desktops=1"]
-    with pytest.raises(ConfigError, match="must hold 1 desktop workers of environment.worker_resources.desktop_host"):
+    with pytest.raises(
+        ConfigError, match="needs room for 1 desktop workers of environment.worker_resources.desktop_host"
+    ):
         sampler(*environment, "+environment.worker_resources={desktop_host: 1}")
     replaying = sampler(*environment)
     pool = DesktopPool.connect(EnvironmentConfig(provider="fake", num_desktops=1))

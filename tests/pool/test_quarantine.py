@@ -31,7 +31,7 @@ def test_enough_faults_on_enough_desktops_shut_a_task_out_and_no_other():
         assert quarantine.refusal("bad") is None
     quarantine.fault("bad", 1, "a")
     assert "task bad is quarantined for 60 s more" in quarantine.refusal("bad")
-    assert "3 times, on 2 different ones" in quarantine.refusal("bad")
+    assert "3 times, 2 different ones on 1 hosts" in quarantine.refusal("bad")
     assert quarantine.refusal("good") is None
     assert quarantine.task_ids == ["bad"]
 
@@ -93,7 +93,7 @@ def test_where_there_are_two_hosts_a_task_must_have_broken_desktops_on_both():
     break_desktops(quarantine, "unlucky", range(8), "ill")
     assert quarantine.refusal("unlucky") is None
     quarantine.fault("unlucky", 8, "well")
-    assert "9 different desktops on 2 hosts" in quarantine.refusal("unlucky")
+    assert "9 different ones on 2 hosts" in quarantine.refusal("unlucky")
 
 
 def test_a_task_is_suspected_while_others_are_completed_and_none_of_its_own():

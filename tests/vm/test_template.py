@@ -127,7 +127,7 @@ def test_machines_of_another_shape_have_a_template_of_their_own(config, image):
 def test_an_old_qemu_makes_every_reset_a_cold_boot_and_says_so(image, tmp_path, caplog):
     old = VmConfig(binary=write_qemu(tmp_path / "old", "7.2.22"), folder=str(tmp_path / "vm"))
     with pytest.raises(
-        template.TemplateError, match=r"templates need QEMU 8\.2 or newer, and .*/old is 7\.2\.22; name"
+        template.TemplateError, match=r"templates need QEMU 8\.2 or newer, but .*/old is 7\.2\.22; name"
     ):
         template.ensure(old, image, SCREEN, 1.0)
     assert QemuProvider(old, str(image.disk), SCREEN)._template() is None

@@ -86,7 +86,7 @@ def test_a_prompt_whose_words_are_not_installed_is_refused(check, monkeypatch):
         words_read_before.cache_clear()
     check()
     with pytest.raises(
-        MissingDependencyError, match="absent_agents/uitars15_v1.py is not installed: arpo-verl install"
+        MissingDependencyError, match="absent_agents/uitars15_v1.py is not installed; run arpo-verl install"
     ):
         check("gui_agent.model_family=ui_tars_15")
 
