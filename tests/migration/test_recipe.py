@@ -209,8 +209,8 @@ def test_what_only_their_trainer_or_the_user_could_resolve_is_left_open(override
     [
         ("!!python/object/apply:os.system [touch x]", "plain YAML"),
         ("a: &a [1]\nb: *a", "anchor"),
-        ("data: {seed: 1, seed: 2}", "each key once"),
-        ("data: {? [a, b] : 1}", "plain ones"),
+        ("data: {seed: 1, seed: 2}", "plain keys, each once"),
+        ("data: {? [a, b] : 1}", "plain keys, each once"),
         ("[" * 5000, "plain YAML"),
         ("{a: " * 60 + "1" + "}" * 60, "plain YAML"),
         ("- data", "sections of options"),
@@ -248,7 +248,7 @@ def test_a_yaml_file_alone_is_converted_and_a_file_is_not_overwritten(tmp_path, 
     printed = capsys.readouterr().out
     assert "doctor --recipe recipes/questions.yaml" in printed and "--config-name questions" in printed
     assert compose_recipe(tmp_path / "recipes" / "questions.yaml", []).replay.enable, "`env:` is the reference's"
-    assert main(arguments) == 2 and "not overwritten" in capsys.readouterr().err
+    assert main(arguments) == 2 and "do not overwrite" in capsys.readouterr().err
     assert main([*arguments, "--out", "-"]) == 0
     assert UNSAID in capsys.readouterr().out
     assert main(["convert", "run.yaml", "nonsense"]) == 2 and "KEY=VALUE" in capsys.readouterr().err

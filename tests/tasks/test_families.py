@@ -164,7 +164,7 @@ def test_the_command_writes_and_refuses_to_overwrite(tmp_path, capsys):
     assert main(["--out", str(out), "--split", "validation", "--count", "3"]) == 0
     assert len(list((out / "tasks").glob("validation-*.json"))) == 3
     assert main(["--out", str(out)]) == 1
-    assert "new or an empty folder" in capsys.readouterr().err
+    assert "name a new or an empty one" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["out"]  # it was written under another name
 
 
