@@ -17,7 +17,7 @@
 # make setup  what both need: Debian packages and a virtual environment; a second run repeats nothing
 # make osworld-packages  the programs that OSWorld's own tasks work with; `make test` installs them, `make demo` does not
 # make dist   the wheel and the source archive, checked, in dist/
-# Variables: PYTHON (3.11 or newer) makes the virtual environment; RUN_DIR takes the demo's output: a second `make demo`
+# Variables: PYTHON (3.11 or 3.12) makes the virtual environment; RUN_DIR takes the demo's output: a second `make demo`
 # goes on where the first one stopped, `make demo RUN_DIR=runs/another` starts anew; RECIPE_ARGS are added to the
 # training command.
 
@@ -197,6 +197,7 @@ lint: setup
 docs: setup
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -r setup.py --extra docs
 	$(BIN)/mkdocs build --strict --config-file docs/mkdocs/mkdocs.yml
+	$(BIN)/python docs/mkdocs/words.py
 
 dist: setup
 	rm -rf dist
