@@ -1,6 +1,7 @@
 """Every metric that we log has a meaning in `metric_names`, and every one that stands there is logged."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -56,12 +57,14 @@ def pool_metrics():
     return set(metrics.collect())
 
 
+@functools.cache
 def validation_metrics():
     """Of one episode whose reward function returned nothing beside the reward."""
     infos = {"reward": [1.0], **{name: [0.0] for name in EXTRA}}
     return set(PPOTrainer._val_metrics_update(None, [DATA_SOURCE], ["uid"], infos, [2]))
 
 
+@functools.cache
 def ours():
     package = ROOT / "arpo_verl"
     paths = [path for path in package.rglob("*.py") if not str(path.relative_to(package)).startswith(NOT_WRITTEN_IN)]
