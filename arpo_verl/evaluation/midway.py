@@ -67,9 +67,14 @@ def why_not_midway(task: Task) -> str | None:
     return None
 
 
-def describe_midway(tasks: Sequence[Task], budgets: Sequence[int]) -> str:
-    """One line: which smaller budgets are read off the episodes of the largest, and which are not and why."""
-    reasons = Counter(reason for task in tasks if (reason := why_not_midway(task)))
+def describe_midway(tasks: Sequence[Task], budgets: Sequence[int], by_harness: bool = False) -> str:
+    """One line: which smaller budgets are read off the episodes of the largest, and which are not and why.
+
+    Args:
+        by_harness: whether a program plays.
+    """
+    why = "a harness plays, which does not wait for an evaluator" if by_harness else None
+    reasons = Counter(reason for task in tasks if (reason := why or why_not_midway(task)))
     *smaller, largest = sorted(budgets)
     what = f"budgets {', '.join(map(str, smaller))} are read off the episodes of {largest} turns"
     if not reasons:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Protocol
 
 from arpo_verl.config import check_fields, number, whole
 from arpo_verl.evaluation.results import Trial
+from arpo_verl.harness.policy_chat import PolicyChat
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Conversation
 
@@ -28,14 +29,17 @@ class Sampling:
 
 
 class Policy(Protocol):
-    """Makes a conversation an episode."""
+    """Speaks in episodes: with our loop by a conversation, with a harness by a chat."""
 
     @property
     def facts(self) -> Mapping[str, Any]:
         """What it is, as JSON: part of an evaluation's settings."""
 
     def conversation(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> Conversation:
-        """A new episode's."""
+        """A new episode's, which our loop plays."""
+
+    def chat(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> PolicyChat:
+        """A new episode's, which a harness plays."""
 
 
 def reply_seed(sampling: Sampling, trial: Trial, number: int) -> int:
