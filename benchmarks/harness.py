@@ -31,6 +31,7 @@ from policies.build import build_policy
 from arpo_verl.harness.client import HarnessClient
 from arpo_verl.harness.command import run_command
 from arpo_verl.harness.endpoint import shared_endpoint
+from arpo_verl.harness.token_chat import TokenChat
 from arpo_verl.plugin.sent_images import take_in
 from arpo_verl.plugin.settings import chat_tokenizer, load_processor
 from arpo_verl.rollout import episode
@@ -101,20 +102,9 @@ async def play(folder: Path, episodes: int, turns: int) -> dict[str, float]:
     config = GuiAgentConfig(max_steps=turns, max_screenshots=SHOWN, harness="benchmark", model_family="small")
     endpoint = await shared_endpoint()
     loop = asyncio.get_running_loop()
-    clients = [
-        HarnessClient(
-            generate,
-            chat,
-            config,
-            TokenLimits(40_000, 40_000),
-            take_in,
-            _no_tools,
-            loop.create_future(),
-            None,
-            endpoint.url,
-        )
-        for _ in range(episodes)
-    ]
+    limits = TokenLimits(40_000, 40_000)
+    chats = [TokenChat(generate, chat, config, limits, _no_tools) for _ in range(episodes)]
+    clients = [HarnessClient(one, config, take_in, loop.create_future(), None, endpoint.url) for one in chats]
     with ExitStack() as held:
         held.enter_context(patch.object(episode, "decode_screenshot", counted))
         for client in clients:

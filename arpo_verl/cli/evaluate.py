@@ -64,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
     settings = playing.settings
     scheduler = EachRun([task.task_id for task in playing.tasks], args.runs, settings.budgets)
     if len(settings.budgets) > 1:
-        print(describe_midway(playing.tasks, settings.budgets), flush=True)
+        by_harness = settings.agent.harness is not None
+        print(describe_midway(playing.tasks, settings.budgets, by_harness), flush=True)
     try:
         with ended_by_signals(), open_policy(args, playing, args.out) as policy:
             evaluated = evaluate(args.out, playing.tasks, scheduler, policy, settings)

@@ -35,6 +35,8 @@ class Playing:
     settings: EvaluationSettings
     pixels: Mapping[str, int]
     """`min_pixels` and `max_pixels` of a screenshot, or neither for the processor's own."""
+    tool_format: str | None = None
+    """The recipe's parser of tool calls, for a harness that offers tools; None takes veRL's usual one."""
 
 
 def read_command(args: argparse.Namespace) -> Playing:
@@ -79,13 +81,14 @@ def read_playing(args: argparse.Namespace) -> Playing:
         sampling = Sampling(args.temperature, args.top_p, args.seed)
     problems.raise_all()
     budgets = args.max_steps or (agent.max_steps,)
-    return Playing(tuple(tasks), EvaluationSettings(environment, agent, budgets, sampling), pixels)
+    tool_format = recipe.value("actor_rollout_ref.rollout.multi_turn.format")
+    return Playing(tuple(tasks), EvaluationSettings(environment, agent, budgets, sampling), pixels, tool_format)
 
 
 def _agent(args: argparse.Namespace, recipe: _Recipe) -> GuiAgentConfig:
     agent = {**recipe.section("gui_agent"), **parse_options(args.agent, "--agent", "gui_agent.")}
     agent |= {"max_steps": max(args.max_steps or (agent.get("max_steps", 15),)), "trajectory_dir": None}
-    if args.max_steps and agent.get("context", FULL) == FULL:
+    if args.max_steps and agent.get("context", FULL) == FULL and agent.get("harness") is None:
         agent["max_screenshots"] = None  # as many screenshots as replies
     return build_config(GuiAgentConfig, "gui_agent", agent)
 

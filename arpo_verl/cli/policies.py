@@ -35,12 +35,12 @@ def open_policy(args: argparse.Namespace, playing: Playing, out: Path) -> Iterat
         return
     checkpoint = find_checkpoint(args.model)
     folder = model_folder(checkpoint, out)
-    check_model_type(playing.settings.agent.model_family, read_model_type(folder), str(args.model))
+    _check_family(playing, folder, str(args.model))
     if args.engine == "transformers" or (args.engine is None and not _has_gpu()):
         check_trainable(playing.settings.agent.model_family)
         from arpo_verl.evaluation.own_engine import OwnEngine
 
-        yield OwnEngine(folder, checkpoint.facts, playing.pixels, args.context)
+        yield OwnEngine(folder, checkpoint.facts, playing.pixels, args.context, playing.tool_format)
         return
     from arpo_verl.evaluation.vllm_server import vllm_policy
 
@@ -49,6 +49,13 @@ def open_policy(args: argparse.Namespace, playing: Playing, out: Path) -> Iterat
     out.mkdir(parents=True, exist_ok=True)
     with vllm_policy(folder, checkpoint.facts, out / "vllm-server.log", **values) as policy:
         yield policy
+
+
+def _check_family(playing: Playing, folder: Path, name: str) -> None:
+    """Refuse a model of another family than is asked for; a harness has words and actions of its own."""
+    agent = playing.settings.agent
+    if agent.harness is None:
+        check_model_type(agent.model_family, read_model_type(folder), name)
 
 
 def _has_gpu() -> bool:
@@ -64,7 +71,7 @@ def geometry(processor: Path | None, playing: Playing) -> ImageGeometry:
         processor: a model's folder with its processor; None: as the family's models do.
     """
     if processor is not None:
-        check_model_type(playing.settings.agent.model_family, read_model_type(processor), str(processor))
+        _check_family(playing, processor, str(processor))
         from arpo_verl.plugin.settings import load_processor
 
         return ImageGeometry.from_processor(load_processor(processor), playing.pixels)

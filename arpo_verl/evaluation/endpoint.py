@@ -15,7 +15,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, TypeVar
@@ -26,13 +26,16 @@ from PIL import Image
 from urllib3.exceptions import ConnectTimeoutError, HTTPError
 
 from arpo_verl.config import check_fields, number, require, whole
-from arpo_verl.errors import ConfigError, EndpointError
+from arpo_verl.errors import ConfigError, EndpointError, RequestError
 from arpo_verl.evaluation.mismatch import CoordinateRange, PromptGrowth
 from arpo_verl.evaluation.policy import Sampling, reply_seed
 from arpo_verl.evaluation.results import Trial
+from arpo_verl.harness.policy_chat import TOO_LONG, Answer, Asked, PolicyChat
+from arpo_verl.harness.requests import Call, ChatRequest, Message, read_message
+from arpo_verl.models.messages import text_part
 from arpo_verl.records.json_files import parse_json
 from arpo_verl.rollout.config import GuiAgentConfig
-from arpo_verl.rollout.conversation import Conversation, Written
+from arpo_verl.rollout.conversation import Conversation, TokenLimits, Written
 from arpo_verl.rollout.sequence import EpisodeSequence
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.types import Size, StopReason, Task
@@ -63,6 +66,8 @@ _MANY_TOKENS = 1 << 30
 """No sequence has so many tokens: we ignore such a count."""
 _GRACE_S = 1.0
 """Added to the connection's own limits, whose errors say better what was wrong."""
+_CONTEXT_LENGTH = re.compile(rb"context[_ ]length", re.IGNORECASE)
+"""Part of the refusal of a request that is too long: OpenAI's code, and the words of vLLM and SGLang."""
 # Special tokens of Qwen's tokenizers: those for turns and images, and those that mark a place in a text.
 _STRUCTURE = r"<\|(?:im_start|im_end|endoftext|vision_start|vision_end|vision_pad|image_pad|video_pad)\|>"
 _MARKS = r"<\|(?:object_ref|box|quad)_(?:start|end)\|>"
@@ -192,7 +197,8 @@ class Endpoint:
         if status in REFUSALS or 300 <= status < 400:
             remedy = "see --endpoint, --model-name and --api-key-env"
             raise ConfigError(f"{self.url} refuses our requests, {told}; {remedy}")
-        raise EndpointError(f"{self.url} refused a request, {told}; is it longer than the model's context (--context)?")
+        kind = _TooLong if status == 400 and _CONTEXT_LENGTH.search(content) else EndpointError
+        raise kind(f"{self.url} refused a request, {told}; is it longer than the model's context (--context)?")
 
     def shown(self, text: str) -> str:
         """Return a server's text for a message, without the key and without control characters."""
@@ -209,6 +215,10 @@ class ServedModel:
     """Most tokens of a sequence; None if the server does not say."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Fields of a request that OpenAI's API lacks: `AS_IN_TRAINING` if the server knows them."""
+
+
+Body = Callable[[Sequence[Mapping[str, Any]], int], dict[str, Any]]
+"""(messages, number of the reply) -> a request for it."""
 
 
 class EndpointPolicy:
@@ -243,6 +253,15 @@ class EndpointPolicy:
     def conversation(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> Conversation:
         """See `Policy`."""
 
+        body = self._body(config, sampling, trial)
+        positions = self._positions.setdefault(config.model_family, CoordinateRange(config.model_family))
+        return _EndpointConversation(self._endpoint, body, config, self._geometry, self._context, positions)
+
+    def chat(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> PolicyChat:
+        """See `Policy`."""
+        return _EndpointChat(self._endpoint, self._body(config, sampling, trial), self._geometry, self._context)
+
+    def _body(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> Body:
         def body(messages: Sequence[Mapping[str, Any]], number: int) -> dict[str, Any]:
             return {
                 "model": self._model.name,
@@ -254,8 +273,7 @@ class EndpointPolicy:
                 **self._model.options,
             }
 
-        positions = self._positions.setdefault(config.model_family, CoordinateRange(config.model_family))
-        return _EndpointConversation(self._endpoint, body, config, self._geometry, self._context, positions)
+        return body
 
 
 async def find_model(endpoint: Endpoint, name: str | None) -> ServedModel:
@@ -286,7 +304,7 @@ class _EndpointConversation:
     def __init__(
         self,
         endpoint: Endpoint,
-        body: Callable[[Sequence[Mapping[str, Any]], int], dict[str, Any]],
+        body: Body,
         config: GuiAgentConfig,
         geometry: ImageGeometry,
         context: int | None,
@@ -364,6 +382,91 @@ class _EndpointConversation:
         return needed <= self._context
 
 
+class _EndpointChat:
+    """One episode's requests of a harness, passed on: the server renders the messages and reads calls of tools.
+
+    What the policy wrote goes back as it wrote it, also where the harness was shown it without special tokens.
+    """
+
+    limits: TokenLimits | None = None
+
+    def __init__(self, endpoint: Endpoint, body: Body, geometry: ImageGeometry, context: int | None):
+        self._endpoint = endpoint
+        self._body = body
+        self._geometry = geometry
+        self._context = context
+        self._urls: dict[bytes, str] = {}
+        self._said: dict[tuple[object, ...], str] = {}
+        self._number = 0
+
+    def image_size(self, screen: Size) -> Size:
+        return self._geometry.image_size(screen)
+
+    def check(self, request: ChatRequest) -> None:
+        """Let it pass: the server counts the tokens."""
+
+    def prepare(self, asked: Asked) -> Callable[[], Awaitable[Answer]]:
+        """See `PolicyChat`."""
+        number, self._number = self._number, self._number + 1
+        return partial(self._ask, asked, number)
+
+    async def _ask(self, asked: Asked, number: int) -> Answer:
+        """Have the server reply.
+
+        Raises:
+            RequestError: the messages are longer than the model's context.
+            EndpointError, ConfigError: as `_EndpointConversation.reply`.
+        """
+        body = {**self._body(await self._messages(asked), number), "max_tokens": asked.max_tokens}
+        for name, values in (("tools", asked.request.tools), ("stop", asked.request.stops)):
+            body |= {name: list(values)} if values else {}
+        try:
+            answer = await self._endpoint.reply(body)
+        except _TooLong as error:
+            raise RequestError(str(error), 400, TOO_LONG) from error
+        return self._read(answer, asked)
+
+    def _read(self, answer: Mapping[str, Any], asked: Asked) -> Answer:
+        with_tools = bool(asked.request.tools)
+        said, problem = _read_reply(answer, asked.max_tokens, self._endpoint.shown, with_tools)
+        calls = _read_calls(answer, self._endpoint.shown) if with_tools else ()
+        said = _without_structure(said)
+        _, prompt_tokens, reply_tokens = _read_usage(answer, said)
+        if self._context is not None and prompt_tokens + asked.max_tokens > self._context:
+            message = f"the prompt has {prompt_tokens} tokens, and with a reply of {asked.max_tokens} it must fit into"
+            raise RequestError(f"{message} the {self._context} of the model's context (--context)", 400, TOO_LONG)
+        screens = [Size(*image.size) for image in asked.images]
+        if screens:
+            PromptGrowth(self._geometry).check(prompt_tokens, reply_tokens, screens, 0)
+        shown = Message("assistant", (text_part(re.sub(_MARKS, "", said)),), calls=calls)
+        self._said[shown.spoken] = said
+        reason = "tool_calls" if calls else "length" if problem else "stop"
+        return Answer(shown, reason, prompt_tokens, reply_tokens)
+
+    async def _messages(self, asked: Asked) -> list[dict[str, Any]]:
+        for id, image in zip(asked.image_ids, asked.images, strict=True):
+            if id not in self._urls:
+                size = self.image_size(Size(*image.size))
+                self._urls[id] = await in_daemon_thread(partial(_data_url, image, size))
+        return [self._as_sent(message) for message in asked.request.messages]
+
+    def _as_sent(self, message: Message) -> dict[str, Any]:
+        is_like_own = message.role == "assistant" and not message.images
+        said = self._said.get(message.spoken) if is_like_own else None
+        parts = message.content or (text_part(""),) if said is None else (text_part(said),)
+        (sent,) = _as_openai([{"role": message.role, "content": parts}], [self._urls[id] for id in message.image_ids])
+        if message.calls:
+            sent["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in message.calls
+            ]
+        return sent if message.answers is None else {**sent, "tool_call_id": message.answers}
+
+
+class _TooLong(EndpointError):
+    """A request that is longer than the model's context, as its server says."""
+
+
 class _Again(Exception):
     """This request may succeed at the next attempt; the server asks us to wait `after_s` seconds."""
 
@@ -407,8 +510,13 @@ def _read(response: requests.Response, deadline: float) -> bytes:
     return bytes(content)
 
 
-def _read_reply(answer: Mapping[str, Any], max_tokens: int, shown: Callable[[str], str]) -> tuple[str, str | None]:
+def _read_reply(
+    answer: Mapping[str, Any], max_tokens: int, shown: Callable[[str], str], with_tools: bool = False
+) -> tuple[str, str | None]:
     """Return a reply's text, and what is wrong with it.
+
+    Args:
+        with_tools: whether tools were offered, so that calls may be apart from the text.
 
     Raises:
         EndpointError: the answer has no reply.
@@ -417,7 +525,7 @@ def _read_reply(answer: Mapping[str, Any], max_tokens: int, shown: Callable[[str
     try:
         choice = answer["choices"][0]
         message, reason = choice["message"], choice.get("finish_reason")
-        tool_calls = message.get("tool_calls")
+        tool_calls = None if with_tools else message.get("tool_calls")
         text = None if tool_calls else message["content"]
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise EndpointError(f"the server does not answer as OpenAI's API: {shown(str(answer))}") from error
@@ -436,6 +544,19 @@ def _read_reply(answer: Mapping[str, Any], max_tokens: int, shown: Callable[[str
     if reason == "length":
         problem = f"a reply must end within gui_agent.max_reply_tokens={max_tokens}, got no end"
     return text, problem
+
+
+def _read_calls(answer: Mapping[str, Any], shown: Callable[[str], str]) -> tuple[Call, ...]:
+    """The calls of tools in an answer whose reply was read.
+
+    Raises:
+        EndpointError: they are none.
+    """
+    calls = answer["choices"][0]["message"].get("tool_calls")
+    try:
+        return read_message({"role": "assistant", "tool_calls": calls}).calls
+    except RequestError as error:
+        raise EndpointError(f"the server must answer as OpenAI's API, got {shown(str(error))}") from error
 
 
 def _read_usage(answer: Mapping[str, Any], said: str) -> tuple[int, int, int]:

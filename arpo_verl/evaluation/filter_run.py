@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from arpo_verl.actions.reply import Reply
+from arpo_verl.errors import ConfigError
 from arpo_verl.evaluation.filtering import (
     Fate,
     FilteredTask,
@@ -24,6 +25,7 @@ from arpo_verl.evaluation.runner import EvaluationSettings, evaluate
 from arpo_verl.evaluation.schedule import EachRun
 from arpo_verl.evaluation.statistics import SOLVED
 from arpo_verl.evaluation.training_list import Filtered
+from arpo_verl.harness.policy_chat import PolicyChat
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Conversation
 from arpo_verl.rollout.scripted import ScriptedConversation
@@ -42,6 +44,14 @@ class DoNothing:
         """See `Policy`."""
         format = config.family.format
         return ScriptedConversation(lambda screen: format(Reply(thought="", actions=(Finish(),)), screen, screen))
+
+    def chat(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> PolicyChat:
+        """See `Policy`.
+
+        Raises:
+            ConfigError: always; nobody knows which reply a harness takes for the end.
+        """
+        raise ConfigError("gui_agent.harness must be null where nothing is done")
 
 
 def filter_tasks(
@@ -100,7 +110,10 @@ def _without_a_policy(out: Path, tasks: Sequence[Task], settings: EvaluationSett
     """Return fates that need no policy: tasks that doing nothing solves, and tasks where we could not find that out."""
     if not tasks:
         return {}
-    one_turn = dataclasses.replace(settings, budgets=(1,))
+    agent = settings.agent  # doing nothing is the same whichever program does it
+    if agent.harness is not None:
+        agent = dataclasses.replace(agent, harness=None, max_screenshots=None)
+    one_turn = dataclasses.replace(settings, agent=agent, budgets=(1,))
     evaluated = evaluate(out, tasks, EachRun([task.task_id for task in tasks], 1, [1]), DoNothing(), one_turn)
     fates = {result.task_id: Fate.DOING_NOTHING for result in evaluated.results if result.success >= SOLVED}
     return fates | {fault.task_id: Fate.NO_VERDICT for fault in evaluated.faults}

@@ -67,9 +67,14 @@ def why_not_midway(task: Task) -> str | None:
     return None
 
 
-def describe_midway(tasks: Sequence[Task], budgets: Sequence[int]) -> str:
-    """Say in one line which tasks' smaller budgets come from episodes of the largest, and why others do not."""
-    reasons = Counter(reason for task in tasks if (reason := why_not_midway(task)))
+def describe_midway(tasks: Sequence[Task], budgets: Sequence[int], by_harness: bool = False) -> str:
+    """Say in one line which tasks' smaller budgets come from episodes of the largest, and why others do not.
+
+    Args:
+        by_harness: whether a program plays.
+    """
+    why = "a harness plays, which does not wait for an evaluator" if by_harness else None
+    reasons = Counter(reason for task in tasks if (reason := why or why_not_midway(task)))
     *smaller, largest = sorted(budgets)
     what = f"results for {', '.join(map(str, smaller))} turns come from the episodes of {largest} turns"
     if not reasons:

@@ -13,9 +13,12 @@ from arpo_verl.cpu.lone import load_engine
 from arpo_verl.errors import GenerationError
 from arpo_verl.evaluation.policy import Sampling, reply_seed
 from arpo_verl.evaluation.results import Trial
+from arpo_verl.harness.policy_chat import PolicyChat
+from arpo_verl.harness.token_chat import TokenChat
 from arpo_verl.plugin.settings import chat_tokenizer
+from arpo_verl.plugin.tool_calls import tool_parser
 from arpo_verl.rollout.config import GuiAgentConfig
-from arpo_verl.rollout.conversation import Conversation, TokenConversation, TokenLimits
+from arpo_verl.rollout.conversation import Conversation, Generate, TokenConversation, TokenLimits
 from arpo_verl.rollout.sequence import Generated
 
 
@@ -26,20 +29,28 @@ class OwnEngine:
         facts: what identifies the model.
         pixels: `min_pixels` and `max_pixels` of a screenshot for the processor; None takes its own.
         context: most tokens of a sequence; None takes the model's number of positions.
+        tool_format: veRL's parser of tool calls, for a harness that offers tools.
 
     Raises:
         ConfigError: the engine cannot run the model.
     """
 
     def __init__(
-        self, folder: Path, facts: Mapping[str, Any], pixels: Mapping[str, int] | None, context: int | None = None
+        self,
+        folder: Path,
+        facts: Mapping[str, Any],
+        pixels: Mapping[str, int] | None,
+        context: int | None = None,
+        tool_format: str | None = None,
     ):
         self._engine = load_engine(folder)
         self._kwargs = dict(pixels or {})
         engine = self._engine
         self._chat = chat_tokenizer(engine.tokenizer, engine.processor, engine.model_type, self._kwargs)
-        self._context = min(context or engine.context, engine.context)
-        self._facts = {**facts, "engine": "transformers", "context": self._context, **vars(self._chat.geometry)}
+        length = min(context or engine.context, engine.context)
+        self._limits = TokenLimits(length, length, length)
+        self._tool_format = tool_format
+        self._facts = {**facts, "engine": "transformers", "context": length, **vars(self._chat.geometry)}
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -47,6 +58,18 @@ class OwnEngine:
 
     def conversation(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> Conversation:
         """See `Policy`."""
+        return TokenConversation(self._generate(sampling, trial), self._chat, config, self._limits)
+
+    def chat(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> PolicyChat:
+        """See `Policy`.
+
+        Raises:
+            ConfigError: veRL has no such parser of calls of tools.
+        """
+        parse_calls = tool_parser({"multi_turn": {"format": self._tool_format}}, self._engine.tokenizer)
+        return TokenChat(self._generate(sampling, trial), self._chat, config, self._limits, parse_calls)
+
+    def _generate(self, sampling: Sampling, trial: Trial) -> Generate:
         written = 0
 
         async def generate(prompt_ids: list[int], images: list[Image.Image], max_tokens: int) -> Generated:
@@ -65,4 +88,4 @@ class OwnEngine:
                 raise GenerationError(f"the engine gave no reply ({output.stop_reason})")
             return Generated(tuple(output.token_ids), tuple(output.log_probs or ()) or None)
 
-        return TokenConversation(generate, self._chat, config, TokenLimits(self._context, self._context, self._context))
+        return generate

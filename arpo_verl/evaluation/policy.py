@@ -9,6 +9,7 @@ from typing import Annotated, Any, Protocol
 
 from arpo_verl.config import check_fields, number, whole
 from arpo_verl.evaluation.results import Trial
+from arpo_verl.harness.policy_chat import PolicyChat
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Conversation
 
@@ -28,14 +29,17 @@ class Sampling:
 
 
 class Policy(Protocol):
-    """A policy makes a conversation for each episode."""
+    """A policy makes a conversation for each episode of our loop, and a chat for each of a harness."""
 
     @property
     def facts(self) -> Mapping[str, Any]:
         """What identifies the policy, as JSON: part of an evaluation's settings."""
 
     def conversation(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> Conversation:
-        """Start the conversation of a new episode."""
+        """Start the conversation of a new episode, which our loop plays."""
+
+    def chat(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> PolicyChat:
+        """Start the chat of a new episode, which a harness plays."""
 
 
 def reply_seed(sampling: Sampling, trial: Trial, number: int) -> int:

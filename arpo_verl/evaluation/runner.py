@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -28,6 +30,8 @@ from arpo_verl.evaluation.midway import why_not_midway
 from arpo_verl.evaluation.policy import Policy, Sampling
 from arpo_verl.evaluation.results import Evaluated, FailedTrial, Result, Trial
 from arpo_verl.evaluation.schedule import Scheduler
+from arpo_verl.harness.loading import Program, load_program
+from arpo_verl.harness.player import play_by
 from arpo_verl.models.family import FULL
 from arpo_verl.pool.attempts import attempt_until_whole
 from arpo_verl.pool.desktop_pool import MESSAGE_CHARACTERS, DesktopPool, Session
@@ -35,14 +39,14 @@ from arpo_verl.pool.own_pool import own_pool
 from arpo_verl.records.recorder import Recorder
 from arpo_verl.reward import compute_score
 from arpo_verl.rollout.config import GuiAgentConfig
-from arpo_verl.rollout.episode import play
+from arpo_verl.rollout.episode import Episode, LeasedDesktop, Watcher, play
 from arpo_verl.rollout.scoring import score_episode
 from arpo_verl.types import Task
 
 TrialOutcome = tuple[Result, ...] | FailedTrial
 
 FAULTS_IN_A_ROW = 8
-"""If so many trials in a row fail because of the policy's engine, we take it for gone."""
+"""If so many trials in a row fail because of the policy's engine or the harness, we take it for gone."""
 
 _OF_RESULTS = (
     *("provider", "screen_size", "path_to_vm", "region", "snapshot", "os_type", "proxy", "action_pause_s"),
@@ -70,8 +74,6 @@ class EvaluationSettings:
     def __post_init__(self) -> None:
         ok = bool(self.budgets) and all(type(budget) is int and budget > 0 for budget in self.budgets)
         require(ok, "--max-steps", "one turn budget from 1 or several, such as 15,50", self.budgets)
-        harness = self.agent.harness
-        require(harness is None, "gui_agent.harness", "null for an evaluation, which our own loop plays", harness)
         object.__setattr__(self, "budgets", tuple(sorted(set(self.budgets))))
 
     def facts(self, policy: Policy) -> dict[str, Any]:
@@ -80,6 +82,10 @@ class EvaluationSettings:
         agent = {name: getattr(self.agent, name) for name in names}
         if self.agent.context != FULL:  # only then, so that older evaluations, all with FULL, can continue
             agent |= {name: getattr(self.agent, name) for name in ("context", "row_screenshots", "screenshots_kept")}
+        if self.agent.harness is not None:
+            agent |= {name: getattr(self.agent, name) for name in ("harness", "harness_shell", "harness_network")}
+            variables = json.dumps(dict(self.agent.harness_env), sort_keys=True)  # which may hold a key
+            agent["harness_env_sha256"] = sha256(variables.encode()).hexdigest()
         return {
             "max_steps": list(self.budgets),
             "max_screenshots": self.agent.max_screenshots,
@@ -92,7 +98,7 @@ class EvaluationSettings:
     def agent_of(self, trial: Trial, trajectories: Path) -> GuiAgentConfig:
         """Return the section `gui_agent` of a trial, with every episode recorded completely."""
         most = self.agent.max_screenshots
-        if most is not None and self.agent.context == FULL:
+        if most is not None and self.agent.context == FULL and self.agent.harness is None:
             most = min(most, trial.max_steps)
         return dataclasses.replace(
             self.agent,
@@ -118,14 +124,16 @@ def evaluate(
         tasks: all tasks that the scheduler may ask for.
 
     Raises:
-        ConfigError: the folder has another evaluation or is in use, or the policy's server refuses us.
-        GenerationError: the policy's engine fails every trial; earlier episodes are on disk.
+        ConfigError: the folder has another evaluation or is in use, the policy's server refuses us, or the harness
+            cannot be loaded.
+        GenerationError: the policy's engine or the harness fails every trial; earlier episodes are on disk.
         OSError: a record cannot be written.
     """
+    program = None if settings.agent.harness is None else load_program(settings.agent)
     with EvaluationFolder.held(out, settings.facts(policy), tasks) as folder, ExitStack() as stack:
         stack.enter_context(logging_redirect_tqdm())
         progress = stack.enter_context(_Progress(settings.budgets[-1]))
-        evaluation = _Evaluation(folder, tasks, scheduler, policy, settings, progress, stack)
+        evaluation = _Evaluation(folder, tasks, scheduler, policy, settings, program, progress, stack)
         asyncio.run(evaluation.play_all())
         return folder.read()
 
@@ -140,6 +148,7 @@ class _Evaluation:
         scheduler: Scheduler,
         policy: Policy,
         settings: EvaluationSettings,
+        program: Program | None,
         progress: _Progress,
         stack: ExitStack,
     ):
@@ -150,6 +159,7 @@ class _Evaluation:
         self._settings = settings
         self._progress = progress
         self._stack = stack
+        self._program = program
         self._pool: DesktopPool | None = None
         self._failed_in_a_row = 0
 
@@ -186,14 +196,12 @@ class _Evaluation:
         config = self._settings.agent_of(trial, self._folder.trajectories)
         recorder = Recorder(config, _validates)
         row = {"uid": uid_of(trial), "session_id": trial.run, "global_steps": 0}
-        budgets = self._settings.budgets if why_not_midway(task) is None else ()
 
         async def attempt(session: Session, unclear_losses: int) -> None:
             async with recorder.episode(row, task) as writer:
                 async with session.lease() as desktop:
                     writer.begin(f"{desktop.name} on {desktop.host}")
-                    conversation = self._policy.conversation(config, self._settings.sampling, trial)
-                    episode = await play(task, desktop, conversation, config, writer, evaluate_after=budgets)
+                    episode = await self._episode(task, trial, desktop, config, writer)
                 await writer.finish(episode, await score_episode(compute_score, episode, "", row, unclear_losses))
 
         try:
@@ -205,6 +213,19 @@ class _Evaluation:
         if results is None:
             raise OSError(f"an episode of {trial.task_id} was not recorded in {self._folder.path}; the log says why")
         return results
+
+    async def _episode(
+        self, task: Task, trial: Trial, desktop: LeasedDesktop, config: GuiAgentConfig, writer: Watcher
+    ) -> Episode:
+        """Have our loop play, or the harness."""
+        sampling = self._settings.sampling
+        if self._program is not None:
+            return await play_by(
+                self._program, task, desktop, self._policy.chat(config, sampling, trial), config, writer
+            )
+        budgets = self._settings.budgets if why_not_midway(task) is None else ()
+        conversation = self._policy.conversation(config, sampling, trial)
+        return await play(task, desktop, conversation, config, writer, evaluate_after=budgets)
 
     def _fault(self, trial: Trial, error: Exception) -> FailedTrial:
         fault = FailedTrial(

@@ -3,6 +3,7 @@ trained.
 
 `harness/player.py: HarnessEpisodes` plays them. The program (`loading`: a function or a command) talks to
 `harness/client.py: HarnessClient`, in the process or over `harness/endpoint.py: Endpoint`, and to
-`harness/played_desktop.py: PlayedDesktop`. `requests` reads what it sends, `transcript` makes rows of tokens of the
-replies. Needs neither veRL nor Ray.
+`harness/played_desktop.py: PlayedDesktop`. `requests` reads what it sends, a `harness/policy_chat.py: PolicyChat` has
+the policy reply, `transcript` makes rows of tokens of the replies, `recorded` those of a record. Needs neither veRL nor
+Ray.
 """

@@ -6,18 +6,21 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from PIL import Image
 
 from arpo_verl.errors import ActionError, ConfigError, HarnessError, MissingDependencyError
-from arpo_verl.harness.client import HarnessClient, ParseCalls
+from arpo_verl.harness.client import HarnessClient
 from arpo_verl.harness.endpoint import shared_endpoint
 from arpo_verl.harness.loading import Program
 from arpo_verl.harness.played_desktop import PlayedDesktop
-from arpo_verl.harness.transcript import chains, lay_out, sequences, trained
+from arpo_verl.harness.policy_chat import PolicyChat
+from arpo_verl.harness.requests import renumbered
+from arpo_verl.harness.token_chat import ParseCalls, TokenChat
+from arpo_verl.harness.transcript import Reply, chains, lay_out, sequences, trained
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Generate, TokenLimits
@@ -57,19 +60,36 @@ class HarnessEpisodes:
         watcher: Watcher | None = None,
         decode: DecodeScreenshot = decode_in_thread,
     ) -> Episode:
-        """Have the program play `task`, and have it evaluated.
+        """Have the program play `task`, asking an engine that takes tokens; see `play_by`."""
+        asked = TokenChat(generate, chat, config, limits, self.parse_calls)
+        return await play_by(self.program, task, desktop, asked, config, watcher, decode)
 
-        Raises:
-            DesktopError: the desktop failed; nothing of the episode may be used.
-            GenerationError: the engine gave no usable reply, or the program failed (`HarnessError`).
-            ConfigError: the program's first prompt does not fit the limits.
-        """
-        endpoint = await shared_endpoint()
-        ended: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
-        client = HarnessClient(generate, chat, config, limits, decode, self.parse_calls, ended, watcher, endpoint.url)
-        player = _HarnessPlayer(self.program, desktop, client, chat, config, limits, decode, ended)
-        with endpoint.serving(client):
-            return await evaluated(task, desktop, player)
+
+async def play_by(
+    program: Program,
+    task: Task,
+    desktop: LeasedDesktop,
+    chat: PolicyChat,
+    config: GuiAgentConfig,
+    watcher: Watcher | None = None,
+    decode: DecodeScreenshot = decode_in_thread,
+) -> Episode:
+    """Have a program play `task`, and have it evaluated.
+
+    Args:
+        chat: how this episode's policy is asked.
+
+    Raises:
+        DesktopError: the desktop failed; nothing of the episode may be used.
+        GenerationError: the engine gave no usable reply, or the program failed (`HarnessError`).
+        ConfigError: the program's first prompt does not fit the limits.
+    """
+    endpoint = await shared_endpoint()
+    ended: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
+    client = HarnessClient(chat, config, decode, ended, watcher, endpoint.url)
+    player = _HarnessPlayer(program, desktop, client, chat, config, decode, ended)
+    with endpoint.serving(client):
+        return await evaluated(task, desktop, player)
 
 
 class _HarnessPlayer:
@@ -80,9 +100,8 @@ class _HarnessPlayer:
         program: Program,
         desktop: LeasedDesktop,
         client: HarnessClient,
-        chat: ChatTokenizer,
+        chat: PolicyChat,
         config: GuiAgentConfig,
-        limits: TokenLimits,
         decode: DecodeScreenshot,
         ended: asyncio.Future[StopReason],
     ):
@@ -95,7 +114,6 @@ class _HarnessPlayer:
         self._client = client
         self._chat = chat
         self._config = config
-        self._limits = limits
         self._decode = decode
         self._ended = ended
         self._facts: dict[str, Any] = {}
@@ -113,16 +131,16 @@ class _HarnessPlayer:
         self.reset_s = self.desktop_s
         screen = Size(*(await self._decode(observation)).size)
         desktop = PlayedDesktop(self._desktop, observation, screen, self.turns, self._ended)
-        self._facts = {"image_size": self._chat.geometry.image_size(screen)}
+        self._facts = {"image_size": self._chat.image_size(screen)}
         try:
             stop_reason = await self._run(self._program(task, self._client, desktop), desktop)
         finally:
             self.desktop_s += desktop.waits.seconds
             self._ended.cancel()  # who still asks gets no reply
             self._facts["log"] = self._client.log
-            if self._client.replies:
+            if self.turns:
                 self._lay_out()
-        if not self._client.replies:
+        if not self.turns:
             raise HarnessError("a harness must ask the policy for at least one reply that is trained, got none")
         return stop_reason
 
@@ -182,7 +200,7 @@ class _HarnessPlayer:
 
     def _lay_out(self) -> None:
         """Make the rows, and number the images as they show them; those that no row shows come last."""
-        shown, rows = self._client.images, chains(trained(self._client.replies), self._limits)
+        shown, rows = self._client.images, self._rows()
         order, stretches = lay_out([row[-1].images for row in rows])
         names = list(shown)
         order += [name for name in names if name not in set(order)]
@@ -191,8 +209,21 @@ class _HarnessPlayer:
         self.screenshots = [self._client.files[name] for name in order]
         if seen != tuple(range(len(names))):
             self._facts["seen"] = seen
-            numbers = {number: seen.index(number) for number in seen}
-            for place, turn in enumerate(self.turns):
-                newest, first = (numbers[number or 0] for number in (turn.screenshot, turn.first_screenshot))
-                self.turns[place] = dataclasses.replace(turn, screenshot=newest, first_screenshot=min(first, newest))
+        self._number_turns({number: seen.index(number) for number in seen}, rows)
         self._facts["rows"] = sequences(rows, stretches)
+
+    def _rows(self) -> list[list[Reply]]:
+        limits = self._chat.limits
+        return [] if limits is None else chains(trained(self._client.replies), limits)
+
+    def _number_turns(self, numbers: Mapping[int, int], rows: Sequence[Sequence[Reply]]) -> None:
+        """Have the turns name screenshots by their final numbers, and the row that trains them."""
+        row_of = {reply: number for number, row in enumerate(rows) for reply in row}
+        replies: Sequence[Reply | None] = self._client.replies or [None] * len(self.turns)
+        for place, (turn, reply) in enumerate(zip(self.turns, replies, strict=True)):
+            assert turn.request is not None, "a harness asked for it"
+            newest, first = (numbers.get(number or 0, 0) for number in (turn.screenshot, turn.first_screenshot))
+            request = renumbered(turn.request, numbers) | ({} if reply is None else {"row": row_of.get(reply)})
+            self.turns[place] = dataclasses.replace(
+                turn, screenshot=newest, first_screenshot=min(first, newest), request=request
+            )

@@ -46,6 +46,8 @@ class Call:
     name: str
     arguments: str
     """As the policy wrote them: JSON, if it wrote any."""
+    id: str = field(default="", compare=False)
+    """Which the tool's answer names; empty where nobody gave one."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,14 @@ class Message:
             shown["tool_call_id"] = self.answers
         return shown
 
+    def record(self, shown: Sequence[bytes]) -> dict[str, Any]:
+        """See `ChatRequest.record`."""
+        document, ids = self.shown(), iter(self.image_ids)
+        for part in document["content"] if shown else ():
+            if part["type"] == "image":
+                part["screenshot"] = shown.index(next(ids))
+        return document
+
 
 @dataclass(frozen=True)
 class ChatRequest:
@@ -124,15 +134,32 @@ class ChatRequest:
         running = sha256(json.dumps(self.tools, sort_keys=True, default=str).encode()).digest()
         return [running := following(running, message) for message in self.messages]
 
-    def record(self, known: int = 0) -> dict[str, Any]:
-        """For people: the messages behind the first `known`, images left out."""
+    def record(self, known: int = 0, turn: int | None = None, shown: Sequence[bytes] = ()) -> dict[str, Any]:
+        """What is written of it: the messages behind the first `known`, with a number in the place of each image.
+
+        Args:
+            known: how many messages an earlier turn has, its reply included.
+            turn: the number of that turn.
+            shown: the episode's images, by name.
+        """
         return {
             "model": self.model,
             "after_messages": known,
-            "messages": [message.shown() for message in self.messages[known:]],
+            "after_turn": turn,
+            "messages": [message.record(shown) for message in self.messages[known:]],
             **({"tools": list(self.tools)} if self.tools else {}),
             **({"stop": list(self.stops)} if self.stops else {}),
         }
+
+
+def renumbered(request: Mapping[str, Any], numbers: Mapping[int, int]) -> dict[str, Any]:
+    """A request's record with other numbers of its screenshots."""
+
+    def part(of: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**of, "screenshot": numbers[of["screenshot"]]} if "screenshot" in of else of
+
+    messages = [{**message, "content": list(map(part, message["content"]))} for message in request["messages"]]
+    return {**request, "messages": messages}
 
 
 def following(prefix: bytes, message: Message) -> bytes:
@@ -165,7 +192,7 @@ def read_request(body: bytes | Mapping[str, Any]) -> ChatRequest:
     messages = asked.get("messages")
     if not isinstance(messages, Sequence) or not 0 < len(messages) <= MOST_MESSAGES:
         _refuse("messages", f"a list of 1 to {MOST_MESSAGES}", messages)
-    read = tuple(_message(message) for message in messages)
+    read = tuple(read_message(message) for message in messages)
     if read[0].role in ("assistant", "tool") or read[-1].role == "assistant":
         _refuse("messages", "from system or user first to user or tool last", f"{read[0].role} ... {read[-1].role}")
     options = asked.get("stream_options")
@@ -207,7 +234,12 @@ def image_bytes(url: str) -> bytes:
         raise RequestError(f"an image's data URL must be base64: {error}") from error
 
 
-def _message(message: object) -> Message:
+def read_message(message: object) -> Message:
+    """Read one message of a conversation.
+
+    Raises:
+        RequestError: it is none.
+    """
     if not isinstance(message, Mapping) or message.get("role") not in list(_ROLES):
         _refuse("a message", f"an object whose role is one of {', '.join(_ROLES)}", message)
     parts, images = [], []
@@ -254,7 +286,8 @@ def _call(call: object) -> Call:
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         _refuse("a message's tool_calls", "calls of functions with their names", call)
     arguments = function.get("arguments", "{}")
-    return Call(function["name"], arguments if isinstance(arguments, str) else json.dumps(arguments))
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return Call(function["name"], text, str(call.get("id") or "")[:MOST_ID_CHARACTERS])
 
 
 def _tools(tools: object) -> Iterator[Mapping[str, Any]]:

@@ -27,6 +27,8 @@ class Reply:
     generated: Generated = field(repr=False)
     earlier: Reply | None = None
     """The reply that the messages go on from, whose tokens these begin with; None where they begin anew."""
+    spoken: tuple[object, ...] = ()
+    """See `harness.requests.Message.spoken`."""
 
     @property
     def token_ids(self) -> list[int]:

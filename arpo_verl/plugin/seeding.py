@@ -1,8 +1,9 @@
 """Turn successes that were recorded elsewhere into a store to start training with.
 
-An episode goes again through the agent loop's own conversation, with its recorded replies instead of the policy's. So
-its tokens are those that this run's policy would have seen and written. If the same tokenizer recorded the replies'
-tokens, we take them with their log-probs. Otherwise we tokenize the text, and have no log-probs.
+An episode goes again through the agent loop's own conversation, or its harness's requests are asked again, with its
+recorded replies instead of the policy's. So its tokens are those that this run's policy would have seen and written. If
+the same tokenizer recorded the replies' tokens, we take them with their log-probs. Otherwise we tokenize the text, and
+have no log-probs.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from typing import Any
 from omegaconf import DictConfig
 from PIL import Image
 
-from arpo_verl.config import build_config, require
+from arpo_verl.config import build_config
 from arpo_verl.errors import ActionError, ArpoError, ReplayError
+from arpo_verl.harness.recorded import HarnessRecords, RecordedRows
+from arpo_verl.harness.token_chat import ParseCalls
 from arpo_verl.plugin.settings import plain_section
 from arpo_verl.records.recorded import RecordedEpisode
 from arpo_verl.replay.config import ReplayConfig
@@ -48,6 +51,8 @@ class SeedPolicy:
     limits: TokenLimits
     mm_processor_kwargs: Mapping[str, Any]
     fingerprint: Fingerprint
+    parse_calls: ParseCalls | None = None
+    """Of a run with a harness, which reads calls of tools in replies."""
 
     @classmethod
     def of_recipe(cls, recipe: DictConfig) -> SeedPolicy:
@@ -59,11 +64,10 @@ class SeedPolicy:
         """
         from arpo_verl.plugin.model_inputs import ModelInputs
         from arpo_verl.plugin.settings import PolicyFiles, chat_tokenizer
+        from arpo_verl.plugin.tool_calls import tool_parser
         from arpo_verl.replay.fingerprint import model_fingerprint
 
         agent = build_config(GuiAgentConfig, "gui_agent", plain_section("gui_agent", recipe.gui_agent))
-        expected = "null for seeds, since we tokenize them as our own loop shows them"
-        require(agent.harness is None, "gui_agent.harness", expected, agent.harness)
         model, rollout = recipe.actor_rollout_ref.model, recipe.actor_rollout_ref.rollout
         kwargs = dict(recipe.data.get("mm_processor_kwargs") or {})
         try:
@@ -85,7 +89,18 @@ class SeedPolicy:
             ),
             mm_processor_kwargs=kwargs,
             fingerprint=model_fingerprint(inputs.tokenizer, inputs.processor, kwargs, agent),
+            parse_calls=None if agent.harness is None else tool_parser(rollout, inputs.tokenizer),
         )
+
+    def rows(self, episode: RecordedEpisode) -> RecordedRows:
+        """The episode's rows, as the run's own loop or its harness would have them.
+
+        Raises:
+            ReplayError: as `tokenize`.
+        """
+        if self.parse_calls is None:
+            return RecordedRows(tuple(self.tokenize(episode)), episode.screenshots)
+        return HarnessRecords(self.chat, self.agent, self.limits, self.parse_calls).rows(episode)
 
     def tokenize(self, episode: RecordedEpisode) -> list[EpisodeSequence]:
         """Return the episode's rows as the agent loop would have made them.
@@ -182,9 +197,10 @@ def seed_store(
 
 def seed_trajectory(episode: RecordedEpisode, policy: SeedPolicy) -> StoredTrajectory:
     """Return the episode as the trajectory that the sampler would have stored."""
+    recorded = policy.rows(episode)
     rows = [
         StoredRow(row.prompt_ids, row.response_ids, row.response_mask, row.response_log_probs, row.screenshots)
-        for row in policy.tokenize(episode)
+        for row in recorded.rows
     ]
     return StoredTrajectory.of_rows(
         rows,
@@ -192,7 +208,7 @@ def seed_trajectory(episode: RecordedEpisode, policy: SeedPolicy) -> StoredTraje
         step=SEED_STEP,
         success=episode.success,
         reward=episode.reward,
-        screenshots=episode.screenshots,
+        screenshots=recorded.screenshots,
         num_turns=len(episode.screenshots) + len(episode.replies),
         extra_fields={
             "task_id": episode.task_id,
@@ -215,6 +231,8 @@ def _reason_to_skip(episode: RecordedEpisode, agent: GuiAgentConfig, config: Rep
         return "ended in a malformed reply"
     if not episode.screenshots:
         return "recorded without its screenshots"
+    if agent.harness is not None and not episode.requests:
+        return "played by no harness"
     return "longer than gui_agent.max_steps" if len(episode.replies) > agent.max_turns else None
 
 

@@ -10,8 +10,8 @@ from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.tools.schemas import OpenAIFunctionToolSchema
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.harness.client import ParseCalls
 from arpo_verl.harness.requests import Call
+from arpo_verl.harness.token_chat import ParseCalls
 
 
 def tool_parser(rollout: Any, tokenizer: Any) -> ParseCalls:

@@ -88,7 +88,8 @@ class Quarantine:
         return (
             f"task {task_id} is quarantined for {record.until - self._clock():.0f} s more: its episodes broke desktops "
             f"{record.faults} times, {len(record.slots)} different ones on {len(record.hosts)} hosts, and none was "
-            f"completed in between (environment.quarantine_faults={self._config.quarantine_faults}); try it by hand or leave it out"
+            f"completed in between (environment.quarantine_faults={self._config.quarantine_faults}); try it by hand or "
+            "leave it out"
         )
 
     @property

@@ -43,6 +43,8 @@ class RecordedEpisode:
     format_error: bool = False
     validation: bool = False
     reward_extra_info: dict[str, Any] = field(default_factory=dict)
+    requests: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+    """Of each reply, what a harness asked; none where not each has one."""
 
     def images(self) -> list[Image.Image]:
         """Return the screenshots as a policy sees them, one before each reply.
@@ -108,7 +110,13 @@ def _read_recorded(folder: Path) -> RecordedEpisode:
         format_error=bool(values["format_error"]),
         validation=bool(values["validation"]),
         reward_extra_info=dict(values["reward_extra_info"]),
+        requests=_requests(values["turns"]),
     )
+
+
+def _requests(turns: list[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+    requests = tuple(turn.get("request") for turn in turns)
+    return tuple(dict(request) for request in requests if request) if all(requests) else ()
 
 
 def _screenshots(folder: Path, names: list[str]) -> tuple[bytes, ...]:

@@ -39,6 +39,12 @@ def test_without_one_it_is_as_ui_tars_was_trained():
     assert settings.agent.model_family == "ui_tars_15"
 
 
+def test_a_harness_keeps_its_bound_on_images_whatever_the_turns():
+    harness = ["--agent", "harness=python my_agent.py", "--agent", "max_screenshots=3"]
+    agent = read(*FAKE, *harness, "--max-steps", "4,20").settings.agent
+    assert (agent.harness, agent.row_screenshots, agent.max_turns) == ("python my_agent.py", 3, 20)
+
+
 def test_partial_credit_is_of_training_alone():
     assert read(*FAKE, "--option", "partial_credit=0.5").settings.environment.partial_credit == 0
 
@@ -115,3 +121,16 @@ def test_it_plays_reports_goes_on_and_compares(local_ray, tmp_path, model_path, 
     assert "temperature was 0.6, now 1.0" in capsys.readouterr().err
     assert main(["evaluate", "--compare", str(out), str(out)]) == 0
     assert "no clear difference" in capsys.readouterr().out
+
+
+@pytest.mark.release
+def test_a_harness_plays_on_the_same_pool(local_ray, tmp_path, model_path):
+    pytest.importorskip("ray")
+    out = tmp_path / "e"
+    harness = ["--agent", "harness=support.harness_agents:own_loop", "--agent", "model_family=small"]
+    options = ["--provider", "fake", "--tasks", str(EMBEDDED_DIR / "dialog-confirm-yes.json"), *harness]
+    options += ["--agent", "max_reply_tokens=8", "--runs", "2", "--desktops", "2", "--max-steps", "2"]
+    assert main(["evaluate", "--model", model_path, *options, "--out", str(out)]) == 0
+    for path in out.rglob("episode.json"):
+        assert all(turn["request"]["messages"] for turn in json.loads(path.read_text())["turns"])
+    assert len(list(out.rglob("episode.json"))) == 2 and "| **all** | 1 | 2 |" in (out / "results.md").read_text()

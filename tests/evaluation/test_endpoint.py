@@ -18,6 +18,8 @@ pytest.importorskip("torchvision")
 
 from support.evaluation_run import TASKS, play  # noqa: E402
 from support.fake_pool import DONE, HIT  # noqa: E402
+from support.harness_agents import CURRENT, user  # noqa: E402
+from support.harness_agents import ask as ask_policy  # noqa: E402
 
 from arpo_verl.errors import ConfigError, EndpointError  # noqa: E402
 from arpo_verl.evaluation.endpoint import (  # noqa: E402
@@ -32,10 +34,11 @@ from arpo_verl.evaluation.endpoint import (  # noqa: E402
 )
 from arpo_verl.evaluation.folder import EvaluationFolder  # noqa: E402
 from arpo_verl.rollout.vision import ImageGeometry  # noqa: E402
-from arpo_verl.types import Size  # noqa: E402
+from arpo_verl.types import Size, StopReason  # noqa: E402
 
 GEOMETRY = ImageGeometry(28, 4 * 784, 128 * 784)
 KEY = "sk-a-secret"
+OWN_LOOP = {"harness": "support.harness_agents:own_loop"}
 
 
 class Server(ThreadingHTTPServer):
@@ -534,3 +537,69 @@ def test_a_model_whose_positions_never_exceed_1000_is_warned_of_once(tmp_path, c
     (told,) = [record.getMessage() for record in caplog.records if "above 1000" in record.getMessage()]
     assert "positions is above 1000, in screenshots of 1652x1232 pixels" in told
     assert "gui_agent.model_family=small reads pixels" in told and "model_family=qwen3_vl" in told
+
+
+def test_a_harness_asks_the_server_what_our_loop_would(tmp_path):
+    """The same messages with what the policy wrote, pictures, sampling and seeds, whatever the harness sets."""
+    bodies = []
+    for agent in (None, OWN_LOOP):
+        with serving(lambda number, body: says([HIT, DONE][number - 1], total=200)) as server:
+            out = tmp_path / str(len(bodies))
+            (result,) = play(out, asked_policy(server), tasks=TASKS[:1], runs=1, agent=agent).results
+        assert (result.success, result.turns) == (1.0, 2)
+        bodies.append([one["body"] for one in server.asked])
+    assert bodies[0] == bodies[1]
+
+
+def test_a_harness_is_handed_calls_of_tools_and_hands_tools_and_stop_words_on(tmp_path):
+    tool = {"type": "function", "function": {"name": "click", "parameters": {"type": "object", "properties": {}}}}
+    call = {"id": "call_7", "type": "function", "function": {"name": "click", "arguments": '{"x": 1}'}}
+    called = {"message": {"role": "assistant", "content": None, "tool_calls": [call]}, "finish_reason": "tool_calls"}
+    result = {"role": "tool", "tool_call_id": "call_7", "content": "clicked"}
+    got = []
+
+    async def program(task, client, desktop):
+        first = await ask_policy(client, [user("one")], tools=[tool], stop="###", temperature=0)
+        got.append(first[1]["choices"][0])
+        messages = [user("one"), got[0]["message"], result]
+        got.append((await ask_policy(client, messages, model="judge-untrained", max_tokens=5))[1]["choices"][0])
+
+    CURRENT.append(program)
+    try:
+        answers = [{"choices": [called]}, says("so be it", "length")]
+        with serving(lambda number, body: answers[number - 1]) as server:
+            agent = {"harness": "support.harness_agents:current"}
+            evaluated = play(tmp_path, asked_policy(server), tasks=TASKS[:1], runs=1, agent=agent)
+    finally:
+        CURRENT.clear()
+    assert evaluated.faults == () and evaluated.results[0].turns == 1
+    assert (got[0]["finish_reason"], got[0]["message"]["tool_calls"]) == ("tool_calls", [call])
+    assert (got[1]["finish_reason"], got[1]["message"]["content"]) == ("length", "so be it")
+    first, second = (one["body"] for one in server.asked)
+    assert (first["tools"], first["stop"], first["temperature"], first["max_tokens"]) == ([tool], ["###"], 0.6, 64)
+    assert second["messages"][1]["tool_calls"] == [call] and second["messages"][2] == result
+    assert (second["model"], second["max_tokens"]) == ("m", 5) and "tools" not in second
+
+
+def counted(text, prompt_tokens):
+    return {**says(text), "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": 20}}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (400, {}, b'{"message": "This model\'s maximum context length is 4096 tokens."}'),
+        (400, {}, b'{"error": {"code": "context_length_exceeded"}}'),
+        counted(DONE, 240),
+    ],
+)
+def test_a_harness_that_asks_beyond_the_context_has_come_to_its_token_limit(tmp_path, answer):
+    with serving(lambda number, body: counted(HIT, 200) if number == 1 else answer) as server:
+        policy = asked_policy(server, context=300)
+        (result,) = play(tmp_path, policy, tasks=TASKS[:1], runs=1, agent=OWN_LOOP).results
+    assert (result.success, result.turns, result.stop_reason) == (1.0, 1, StopReason.TOKEN_LIMIT)
+
+
+def test_a_server_that_resizes_a_harness_screenshots_ends_the_evaluation(tmp_path):
+    with serving(lambda number, body: counted(HIT, 60)) as server, pytest.raises(ConfigError, match="as they are sent"):
+        play(tmp_path, asked_policy(server), tasks=TASKS[:1], runs=1, agent=OWN_LOOP)

@@ -80,3 +80,4 @@ def test_it_says_when_not():
     assert "for all 1 tasks" in describe_midway(tasks[:1], [15, 50])
     line = describe_midway(tasks, [15, 50])
     assert "1 of 2 tasks" in line and "(1: its evaluator's getter active_tab_info may change the desktop)" in line
+    assert "for 0 of 2 tasks" in (line := describe_midway(tasks, [15, 50], by_harness=True)) and "a harness" in line

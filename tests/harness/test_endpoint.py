@@ -281,7 +281,7 @@ def test_a_first_prompt_that_does_not_fit_is_the_recipes_fault(policy, tokenizer
         await reply_to(client, [user("go", desktop.observation.screenshot)])
 
     pool = FakePool()
-    with pytest.raises(ConfigError, match=r"data.max_prompt_length \+ data.max_response_length = 150"):
+    with pytest.raises(ConfigError, match="must fit into 150 tokens: in training data.max_prompt_length"):
         played(policy, tokenizer, program, [], pool, prompt_length=80, response_length=70)
     assert pool.refused
 

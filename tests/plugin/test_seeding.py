@@ -1,13 +1,17 @@
 """Recorded episodes as seeds: what the loop recorded becomes what the sampler would have stored."""
 
+import dataclasses
 import json
 import shutil
 
 import pytest
+from support.harness_agents import OwnLoop, play_by, reply_to, said, user
 from support.loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine, play, recipe
+from support.pictures import png
 from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
 from arpo_verl.errors import ReplayError
+from arpo_verl.plugin.rows import SCREENSHOTS
 from arpo_verl.plugin.seeding import SeedPolicy, seed_store
 from arpo_verl.records.recorded import read_episodes
 from arpo_verl.replay.config import ReplayConfig
@@ -16,6 +20,7 @@ from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import TokenLimits
+from arpo_verl.types import Click, Point
 
 LIMITS = TokenLimits(512, 1536)
 BOX_REPLY = HIT  # its box tokens are special: the recorded text lacks them, the recorded tokens do not
@@ -143,3 +148,66 @@ def test_a_folder_without_episodes_is_told(seed_policy, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ReplayError, match="has no recorded episodes"):
         seeded(tmp_path / "file", seed_policy)
+
+
+async def never(token_ids, tools):
+    raise AssertionError("no request offers tools")
+
+
+async def rewriting(task, client, desktop):
+    """Asks again, goes on, and begins another history that repeats what both replies said."""
+    shot = desktop.observation.screenshot
+    first = [await reply_to(client, [user("one", shot)]) for _ in range(2)]
+    await reply_to(client, [user("one", shot), said(first[1]), user("two", shot, png("blue"))], stop=["Thought"])
+    await reply_to(client, [user("so far"), said(first[0]), said(first[1]), user("three", png("blue"), shot)])
+    await desktop.step(Click(Point(35, 38)))
+
+
+PROGRAMS = {
+    "one_row": (OwnLoop(), [MISS, HIT, DONE]),
+    "windows": (OwnLoop(2, 1), [MISS, MISS, HIT, DONE]),
+    "rewritten": (rewriting, ["lost", "kept", "go Thought: more", "third"]),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_harness_success_becomes_the_rows_of_its_rollout(policy, tmp_path, name):
+    program, replies = PROGRAMS[name]
+    agent = {"trajectory_dir": str(tmp_path), "max_steps": 8}
+    rows = play_by(program, policy, ScriptedEngine(policy[0], replies), agent=agent, response_length=2048)
+    for path in tmp_path.rglob("episode.json"):  # no queue to ask here, so it is not known
+        path.write_text(json.dumps({**json.loads(path.read_text()), "validation": False}))
+    harness = {"harness": "support.harness_agents:current", "max_screenshots": None}
+    seeds = make_policy(policy, TokenLimits(2048, 2048), **{**agent, **harness})
+    (trajectory,), report = seeded(tmp_path, dataclasses.replace(seeds, parse_calls=never))
+    stored = list(trajectory.each_row())
+    assert [list(row.prompt_ids) for row in stored] == [row.prompt_ids for row in rows]
+    assert [list(row.response_ids) for row in stored] == [row.response_ids for row in rows]
+    assert [list(row.response_mask) for row in stored] == [row.response_mask for row in rows]
+    for row, seed in zip(rows, stored, strict=True):
+        assert list(seed.rollout_log_probs) == pytest.approx(row.response_logprobs)
+        shown = [trajectory.screenshots[number] for number in seed.screenshots]
+        assert shown == row.multi_modal_data[SCREENSHOTS]
+    assert list(trajectory.screenshots) == [shot for row in rows for shot in row.screenshots]
+    assert report.with_log_probs == 1
+
+
+def test_what_no_harness_played_and_what_another_tokenizer_wrote_seeds_no_run_with_one(policy, tmp_path):
+    record(policy, tmp_path / "own_loop")
+    agent = {"trajectory_dir": str(tmp_path / "harness")}
+    play_by(OwnLoop(), policy, ScriptedEngine(policy[0], [HIT, DONE]), agent=agent)
+    path = next((tmp_path / "harness").rglob("episode.json"))
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, "validation": False}))
+    seeds = make_policy(policy, TokenLimits(2048, 4096), harness="support.harness_agents:current")
+    seeds = dataclasses.replace(seeds, parse_calls=never)
+    assert seeded(tmp_path, seeds)[1].skipped == {"played by no harness": 1} and seeded(tmp_path, seeds)[1].stored == 1
+    tokens = path.with_name("tokens.json")
+    whole = json.loads(tokens.read_text())
+    tokens.write_text(json.dumps([{**reply, "token_ids": [i + 1 for i in reply["token_ids"]]} for reply in whole]))
+    assert seeded(tmp_path / "harness", seeds)[1].skipped == {"does not fit this policy": 1}
+    tokens.write_text(json.dumps(whole))
+    for turn in document["turns"]:
+        turn["request"] = {"model": "policy", "row": 0, "after_messages": 3, "after_turn": "x", "messages": [{}]}
+    path.write_text(json.dumps({**document, "validation": False}))
+    assert seeded(tmp_path / "harness", seeds)[1].skipped == {"does not fit this policy": 1}

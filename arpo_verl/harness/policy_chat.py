@@ -1,0 +1,77 @@
+"""What differs between policies that a program asks: an engine that takes tokens, or a server that takes messages."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from PIL import Image
+
+from arpo_verl.harness.requests import ChatRequest, Message
+from arpo_verl.harness.transcript import Reply
+from arpo_verl.rollout.conversation import TokenLimits
+from arpo_verl.types import Size
+
+TOO_LONG = "context_length_exceeded"
+"""OpenAI's code of a request that does not fit."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that may be answered, and what the episode knows of it."""
+
+    request: ChatRequest
+    name: bytes
+    """Hash of its messages."""
+    max_tokens: int
+    """The most tokens of the reply."""
+    image_ids: Sequence[bytes]
+    """The name of each image that it shows, in order."""
+    images: Sequence[Image.Image] = field(repr=False)
+    turn: int | None = None
+    """The number of the turn that it goes on from; None where it begins a conversation."""
+    known: int = 0
+    """How many of its messages there are up to that turn's reply."""
+    earlier: Reply | None = field(default=None, repr=False)
+    """That reply, where it may be trained."""
+    replies: Sequence[Reply] = field(default=(), repr=False)
+    """All replies of the episode that may be trained."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A reply as the program gets it."""
+
+    said: Message
+    reason: str
+    """OpenAI's `finish_reason`."""
+    prompt_tokens: int
+    reply_tokens: int
+    reply: Reply | None = field(default=None, repr=False)
+    """What of it may be trained; None where nobody trains on it."""
+
+
+class PolicyChat(Protocol):
+    """Answers the requests of one episode."""
+
+    @property
+    def limits(self) -> TokenLimits | None:
+        """Of a row that is trained; None where nobody trains on the replies."""
+
+    def image_size(self, screen: Size) -> Size:
+        """The size of the image that the policy sees of a screenshot."""
+
+    def check(self, request: ChatRequest) -> None:
+        """Look at a request before its images are decoded.
+
+        Raises:
+            RequestError: its text alone is too long, code `TOO_LONG`.
+        """
+
+    def prepare(self, asked: Asked) -> Callable[[], Awaitable[Answer]]:
+        """Return what has the policy write the reply. The episode calls it once the request counts as a turn.
+
+        Raises:
+            RequestError: it cannot be answered; code `TOO_LONG` where it does not fit.
+        """
