@@ -282,12 +282,13 @@ def _url(image_url: object) -> str:
 
 
 def _call(call: object) -> Call:
-    function = call.get("function") if isinstance(call, Mapping) else None
+    named = call if isinstance(call, Mapping) else {}
+    function = named.get("function")
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         _refuse("a message's tool_calls", "calls of functions with their names", call)
     arguments = function.get("arguments", "{}")
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    return Call(function["name"], text, str(call.get("id") or "")[:MOST_ID_CHARACTERS])
+    return Call(function["name"], text, str(named.get("id") or "")[:MOST_ID_CHARACTERS])
 
 
 def _tools(tools: object) -> Iterator[Mapping[str, Any]]:
