@@ -16,3 +16,10 @@ def uitars15(step, prompt, screenshots):
     if _presses(step, prompt, screenshots):
         return "Thought: I press Yes.\nAction: click(start_box='(513,293)')"
     return "Thought: Done.\nAction: finished(content='done')"
+
+
+def qwen3vl(step, prompt, screenshots):
+    """For OSWorld's Qwen3-VL agent, whose positions are in thousandths."""
+    pressing = '{"action": "left_click", "coordinate": [796, 614]}'
+    arguments = pressing if _presses(step, prompt, screenshots) else '{"action": "terminate", "status": "success"}'
+    return f'Action: Go on.\n<tool_call>\n{{"name": "computer_use", "arguments": {arguments}}}\n</tool_call>'

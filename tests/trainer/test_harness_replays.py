@@ -1,8 +1,8 @@
 """A harness's success is replayed in the stock trainer's second step, on embedded desktops: of OSWorld's UI-TARS-1.5
-agent, unmodified.
+and Qwen3-VL agents, unmodified.
 
-No small policy speaks its format: `support/forced_replies.py` chooses the policy's tokens. All else is as in any run.
-The agent's `predict` asks the endpoint, its code goes to the desktop through OSWorld's controller, the engine's model
+No small policy speaks their formats: `support/forced_replies.py` chooses the tokens. All else is as in any run.
+The agents' `predict` asks the endpoint, their code goes to the desktop through OSWorld's controller, the engine's model
 gives the log-probs, and the trainer updates on them.
 """
 
@@ -46,7 +46,7 @@ def replays(run_dir, step):
     return [(row["replay"]["step"], group["task_id"]) for group in groups for row in group["rows"] if row["replay"]]
 
 
-@pytest.mark.parametrize("agent", ["uitars15"])
+@pytest.mark.parametrize("agent", ["uitars15", "qwen3vl"])
 def test_an_official_agents_success_is_replayed_into_a_group_that_failed(tmp_path, agent):
     if problem := why_not(agent):
         pytest.skip(problem)
