@@ -23,3 +23,15 @@ def qwen3vl(step, prompt, screenshots):
     pressing = '{"action": "left_click", "coordinate": [796, 614]}'
     arguments = pressing if _presses(step, prompt, screenshots) else '{"action": "terminate", "status": "success"}'
     return f'Action: Go on.\n<tool_call>\n{{"name": "computer_use", "arguments": {arguments}}}\n</tool_call>'
+
+
+def small(step, prompt, screenshots):
+    """For our loop as a harness, with the family `small`, whose positions are in a screenshot of 364x252."""
+    if _presses(step, prompt, screenshots):
+        return "Thought: Press Yes.\nAction: click(start_box='(290,155)')"
+    return "Thought: Done.\nAction: finished()"
+
+
+def nothing(step, prompt, screenshots):
+    """As `small` from its second step on."""
+    return small(0, prompt, screenshots)

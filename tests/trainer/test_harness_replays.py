@@ -1,9 +1,9 @@
-"""A harness's success is replayed in the stock trainer's second step, on embedded desktops: of OSWorld's UI-TARS-1.5
-and Qwen3-VL agents, unmodified.
+"""A harness's success is replayed in the stock trainer's second step, on embedded desktops: of OSWorld's own agents,
+unmodified, and of a function in a run that was killed and resumed.
 
-No small policy speaks their formats: `support/forced_replies.py` chooses the tokens. All else is as in any run.
-The agents' `predict` asks the endpoint, their code goes to the desktop through OSWorld's controller, the engine's model
-gives the log-probs, and the trainer updates on them.
+No small policy speaks the agents' formats, and both steps must go as they should: `support/forced_replies.py` chooses
+the policy's tokens. All else is as in any run. The agents' `predict` asks the endpoint, their code goes to the desktop
+through OSWorld's controller, the engine's model gives the log-probs, and the trainer updates on them.
 """
 
 import json
@@ -14,6 +14,7 @@ from support.agents_environment import PROGRAM, PYTHON, VARIABLES, why_not
 from trainer_run import ROOT, TrainerRun, read_steps
 
 from arpo_verl.policy.shipped import write_shipped
+from arpo_verl.replay.store.persistence import load_store
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
 
@@ -66,3 +67,21 @@ def test_an_official_agents_success_is_replayed_into_a_group_that_failed(tmp_pat
     # What was sampled is what is trained: engine and trainer agree on the probability of each of its tokens.
     name = "training/rollout_probs_diff_max"
     assert max(step.get(f"replay/without/{name}", step[name]) for step in steps.values()) < 0.01
+
+
+def test_a_resumed_run_replays_what_its_harness_solved_before_it_was_killed(tmp_path):
+    function = ["+gui_agent.harness=support.harness_agents:own_loop", "trainer.save_freq=1"]
+    killed = start(tmp_path, "small", *function)
+    second_step = killed.run_dir / "trajectories" / "step_000002"
+    killed.wait_for(lambda: any(second_step.glob("*/episode.json")), TIMEOUT_S)
+    killed.stop()
+    (step,) = read_steps(killed.run_dir)
+    assert step == 1
+    store = load_store(killed.run_dir / "checkpoints" / "global_step_1" / "replay", fingerprint=None)
+    (stored,) = {trajectory.task_id for trajectory in store.trajectories()}
+    resumed = start(tmp_path, "nothing", *function)
+    resumed.wait(TIMEOUT_S)
+    ((step, metrics),) = read_steps(resumed.run_dir).items()
+    assert (step, stored, metrics["replay/injected"]) == (2, "dialog-confirm-yes", 1)
+    assert replays(resumed.run_dir, 2) == [(1, "dialog-confirm-yes")]
+    assert not any(episode["success"] for episode in episodes(resumed.run_dir, 2))
