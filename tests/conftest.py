@@ -22,6 +22,12 @@ WITH_RAY = (
 SLOW = ("tests/osworld/", "tests/environments/", "tests/desktop/", "tests/viewer/", "tests/cli/")
 # Of the million objects that imports leave none is garbage: each look at all of them costs half a second.
 gc.disable()
+if importlib.util.find_spec("hypothesis") is not None:
+    from hypothesis import HealthCheck, settings
+
+    # Its limits on time, 0.2 s an example and one for making ten, are what a busy machine exceeds.
+    settings.register_profile("no_times", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("no_times")
 # Marks of tests that run only where `-m` names them: they take minutes, or need what not every machine has.
 APART = ("release", "docker", "vllm", "vm", "easyr1")
 

@@ -78,7 +78,7 @@ def _changed(document):
     return fields.map(lambda new: json.dumps(document | new))
 
 
-EXAMPLES = settings(max_examples=100, deadline=None)  # `make fuzz` gives the same targets a million
+EXAMPLES = settings(max_examples=100)  # `make fuzz` gives the same targets a million
 PROGRAM = ("import pyautogui\n", "pyautogui.", "click(", "1, -2", "x=", ")", ";", "time.sleep(", "'''", "\n", "os.")
 METRICS = {"step": 1, "data": {"a": 1}, "time": 1, "uid": "u", "rows": [{"session": 0}], "turns": [{}], "recipe": {}}
 STORES = st.builds("{}\0{}".format, changed(MANIFEST_FIELDS), changed(STORED))

@@ -304,7 +304,7 @@ def replies(draw):
 
 
 @given(replies())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_what_is_written_parses_back(case):
     grammar, reply, image, screen = case
     assert grammar.parse(grammar.format(reply, image, screen), image, screen) == reply

@@ -3,7 +3,7 @@
 import warnings
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arpo_verl.actions.opencua import format_reply, parse_reply, said_action
@@ -107,7 +107,6 @@ actions = st.one_of(
 
 
 @given(st.lists(actions, min_size=1, max_size=4), st.sampled_from(["", "I click.", "1 < 2\n# no heading"]))
-@settings(deadline=None)
 def test_what_is_written_is_read_again(written, thought):
     reply = Reply(thought, tuple(written))
     assert parse_reply(format_reply(reply, IMAGE, SCREEN), IMAGE, SCREEN) == reply

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import needs_words
 
@@ -87,7 +87,6 @@ actions = st.one_of(
 
 
 @given(st.lists(actions, min_size=1, max_size=8), st.sampled_from(["", "I click.", "1 < 2"]))
-@settings(deadline=None)  # of 0.2 s by itself, which a busy machine exceeds
 def test_what_is_written_is_read_again(written, thought):
     reply = Reply(thought, tuple(written))
     assert parse_reply(format_reply(reply, IMAGE, SCREEN), IMAGE, SCREEN) == reply

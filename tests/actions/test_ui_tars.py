@@ -353,7 +353,7 @@ def replies(draw):
 
 @given(replies())
 @example((Reply("", (Hotkey(("ctrl", "+", "a")),)), Size(28, 28), Size(28, 28)))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_what_is_written_parses_back(case):
     reply, image, screen = case
     assert parse_reply(format_reply(reply, image, screen), image, screen) == reply

@@ -78,7 +78,7 @@ def test_without_division_rewards_are_only_centred():
     assert group_advantages(torch.tensor([1.0, 0.0]), "gg", divide_by_std=False).tolist() == [0.5, -0.5]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     rewards=st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=24),
     num_groups=st.integers(1, 6),
@@ -97,7 +97,7 @@ def test_without_replay_the_advantages_are_stock_grpos_to_the_bit(rewards, num_g
     assert torch.equal(ours, stock) and torch.equal(ours_returns, stock_returns)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(rewards=st.lists(st.floats(-1, 1, width=32), min_size=4, max_size=24), divide=st.booleans())
 def test_with_sample_sigma_every_group_of_unlike_rewards_is_stock_grpo_to_the_bit(rewards, divide):
     token_level, mask = batch(rewards)

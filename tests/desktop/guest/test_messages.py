@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from requests_toolbelt.multipart.encoder import MultipartEncoder
 
@@ -11,7 +11,6 @@ from arpo_verl.desktop.guest.messages import Request
 
 
 @given(content=st.binary(max_size=300), path=st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1))
-@settings(deadline=None)
 def test_multipart_form_gives_back_every_byte(content, path):
     encoder = MultipartEncoder({"file_path": path, "file_data": ("name.bin", content)})
     request = Request(encoder.content_type, encoder.to_string())

@@ -108,7 +108,7 @@ additions = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(additions=additions, per_task=st.integers(1, 4))
 def test_capacity_order_and_byte_count_hold_after_any_additions(additions, per_task):
     store = SuccessStore(per_task)
@@ -128,7 +128,7 @@ def test_capacity_order_and_byte_count_hold_after_any_additions(additions, per_t
     assert (len(store), store.num_bytes) == (0, 0)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(additions=additions)
 def test_adding_a_stores_trajectories_to_an_empty_store_gives_it_again(additions):
     store, again = SuccessStore(3), SuccessStore(3)
