@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import io
 import logging
 import os
@@ -39,6 +40,7 @@ from arpo_verl.rollout.conversation import Conversation, TokenLimits, Written
 from arpo_verl.rollout.sequence import EpisodeSequence
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.types import Size, StopReason, Task
+from arpo_verl.untrusted import encodable
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -430,7 +432,7 @@ class _EndpointChat:
         with_tools = bool(asked.request.tools)
         said, problem = _read_reply(answer, asked.max_tokens, self._endpoint.shown, with_tools)
         calls = _read_calls(answer, self._endpoint.shown) if with_tools else ()
-        said = _without_structure(said)
+        said = _without_structure(encodable(said))
         _, prompt_tokens, reply_tokens = _read_usage(answer, said)
         if self._context is not None and prompt_tokens + asked.max_tokens > self._context:
             message = f"the prompt has {prompt_tokens} tokens, and with a reply of {asked.max_tokens} it must fit into"
@@ -525,11 +527,11 @@ def _read_reply(
     try:
         choice = answer["choices"][0]
         message, reason = choice["message"], choice.get("finish_reason")
-        tool_calls = None if with_tools else message.get("tool_calls")
-        text = None if tool_calls else message["content"]
+        tool_calls = message.get("tool_calls")
+        text = message.get("content") if tool_calls else message["content"]
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise EndpointError(f"the server does not answer as OpenAI's API: {shown(str(answer))}") from error
-    if tool_calls:
+    if tool_calls and not with_tools:
         raise ConfigError(
             "the server gives a reply as tool_calls instead of text; start it without a parser of tool calls (vLLM: "
             "without --enable-auto-tool-choice and --tool-call-parser; SGLang: without --tool-call-parser)"
@@ -554,9 +556,12 @@ def _read_calls(answer: Mapping[str, Any], shown: Callable[[str], str]) -> tuple
     """
     calls = answer["choices"][0]["message"].get("tool_calls")
     try:
-        return read_message({"role": "assistant", "tool_calls": calls}).calls
+        read = read_message({"role": "assistant", "tool_calls": calls}).calls
     except RequestError as error:
         raise EndpointError(f"the server must answer as OpenAI's API, got {shown(str(error))}") from error
+    return tuple(
+        dataclasses.replace(call, name=encodable(call.name), arguments=encodable(call.arguments)) for call in read
+    )
 
 
 def _read_usage(answer: Mapping[str, Any], said: str) -> tuple[int, int, int]:

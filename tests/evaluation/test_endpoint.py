@@ -581,6 +581,28 @@ def test_a_harness_is_handed_calls_of_tools_and_hands_tools_and_stop_words_on(tm
     assert (second["model"], second["max_tokens"]) == ("m", 5) and "tools" not in second
 
 
+def test_calls_without_a_content_and_with_half_a_character_go_to_a_harness_and_back(tmp_path):
+    tool = {"type": "function", "function": {"name": "click"}}
+    call = {"id": "a", "type": "function", "function": {"name": "click", "arguments": '{"x": "\ud800"}'}}
+    called = {"choices": [{"message": {"role": "assistant", "tool_calls": [call]}, "finish_reason": "tool_calls"}]}
+
+    async def program(task, client, desktop):
+        _, first = await ask_policy(client, [user("one")], tools=[tool])
+        status, _ = await ask_policy(client, [user("one"), first["choices"][0]["message"], user("on")], tools=[tool])
+        assert status == 200
+
+    CURRENT.append(program)
+    try:
+        with serving(lambda number, body: [called, says("x \ud800")][number - 1]) as server:
+            agent = {"harness": "support.harness_agents:current"}
+            (result,) = play(tmp_path, asked_policy(server), tasks=TASKS[:1], runs=1, agent=agent).results
+    finally:
+        CURRENT.clear()
+    assert result.turns == 2
+    (sent,) = server.asked[1]["body"]["messages"][1]["tool_calls"]
+    assert sent["function"] == {"name": "click", "arguments": '{"x": "?"}'}
+
+
 def counted(text, prompt_tokens):
     return {**says(text), "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": 20}}
 
