@@ -195,7 +195,7 @@ class _HarnessPlayer:
             return StopReason.PARSE_ERROR
         except (ConfigError, MissingDependencyError, HarnessError):
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:  # as of a task that the program itself cancelled
             raise HarnessError(f"the harness raised {error!r:.1000}") from error
 
     def _lay_out(self) -> None:
