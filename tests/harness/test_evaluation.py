@@ -86,6 +86,9 @@ def test_a_checkpoint_says_to_a_harness_what_it_says_to_our_loop(tmp_path, model
         assert {result.stop_reason for result in evaluated.results} == {StopReason.PARSE_ERROR}
         said.append({key: [turn["text"].strip("\n") for turn in e["turns"]] for key, e in records(out).items()})
     assert said[0] == said[1] and len({str(texts) for texts in said[0].values()}) == 2
+    other = OwnEngine(Path(model_path), {"model": "m"}, None, tool_format="qwen3_coder")
+    with pytest.raises(ConfigError, match="policy.tool_format was None, now 'qwen3_coder'"):
+        play(out, other, tasks=TASKS[:1], runs=2, sampling=Sampling(temperature=0.6), agent=OWN_LOOP)
 
 
 def test_other_harnesses_share_no_folder_and_one_that_is_none_leaves_none(tmp_path, policy):
