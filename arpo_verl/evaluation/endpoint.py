@@ -33,6 +33,7 @@ from arpo_verl.evaluation.policy import Sampling, reply_seed
 from arpo_verl.evaluation.results import Trial
 from arpo_verl.harness.policy_chat import TOO_LONG, Answer, Asked, PolicyChat
 from arpo_verl.harness.requests import Call, ChatRequest, Message, read_message
+from arpo_verl.images import LazyImage
 from arpo_verl.models.messages import text_part
 from arpo_verl.records.json_files import parse_json
 from arpo_verl.rollout.config import GuiAgentConfig
@@ -604,7 +605,7 @@ def _data_url(image: Image.Image, size: Size) -> str:
     """Return the picture as the model's processor would resize it, without loss."""
     from torchvision.transforms.v2 import functional
 
-    pixels = functional.pil_to_tensor(image)
+    pixels = functional.pil_to_tensor(image.decoded() if isinstance(image, LazyImage) else image)
     sides = [size.height, size.width]
     resized = functional.resize(pixels, sides, functional.InterpolationMode.BICUBIC, antialias=True)
     buffer = io.BytesIO()

@@ -603,6 +603,30 @@ def test_calls_without_a_content_and_with_half_a_character_go_to_a_harness_and_b
     assert sent["function"] == {"name": "click", "arguments": '{"x": "?"}'}
 
 
+def test_an_episode_of_a_harness_keeps_no_pixels(tmp_path):
+    """A file of 100 KB may have 100 MB of them, and an episode thousands of files."""
+    shown = []
+
+    async def program(task, client, desktop):
+        await ask_policy(client, [user("one", desktop.observation.screenshot)])
+        shown.extend(client.images.values())
+
+    CURRENT.append(program)
+    try:
+        with serving(lambda number, body: says(DONE)) as server:
+            play(
+                tmp_path,
+                asked_policy(server),
+                tasks=TASKS[:1],
+                runs=1,
+                agent={"harness": "support.harness_agents:current"},
+            )
+    finally:
+        CURRENT.clear()
+    (image,) = shown
+    assert image.decoded() is not image and image.decoded().size == image.size
+
+
 def counted(text, prompt_tokens):
     return {**says(text), "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": 20}}
 
