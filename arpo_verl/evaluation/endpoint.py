@@ -559,7 +559,7 @@ def _read_calls(answer: Mapping[str, Any], shown: Callable[[str], str]) -> tuple
     try:
         read = read_message({"role": "assistant", "tool_calls": calls}).calls
     except RequestError as error:
-        raise EndpointError(f"the server must answer as OpenAI's API, got {shown(str(error))}") from error
+        raise EndpointError(f"the server must give calls of tools as OpenAI's API, got {shown(str(calls))}") from error
     return tuple(
         dataclasses.replace(call, name=encodable(call.name), arguments=encodable(call.arguments)) for call in read
     )

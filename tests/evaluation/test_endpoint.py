@@ -603,6 +603,23 @@ def test_calls_without_a_content_and_with_half_a_character_go_to_a_harness_and_b
     assert sent["function"] == {"name": "click", "arguments": '{"x": "?"}'}
 
 
+@pytest.mark.parametrize("calls", [{"a": 1}, "click", [1], [{"function": {"name": None}}], 7, ["x" * 188 + KEY]])
+def test_calls_of_another_shape_are_a_fault_and_show_no_key(tmp_path, calls):
+    async def program(task, client, desktop):
+        await ask_policy(client, [user("one")], tools=[{"type": "function", "function": {"name": "click"}}])
+
+    CURRENT.append(program)
+    try:
+        answer = {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": calls}}]}
+        with serving(lambda number, body: answer) as server:
+            agent = {"harness": "support.harness_agents:current"}
+            evaluated = play(tmp_path, asked_policy(server, KEY), tasks=TASKS[:1], runs=1, agent=agent)
+    finally:
+        CURRENT.clear()
+    (fault,) = evaluated.faults
+    assert fault.error == "EndpointError" and "calls of tools" in fault.message and "secr" not in fault.message
+
+
 def test_an_episode_of_a_harness_keeps_no_pixels(tmp_path):
     """A file of 100 KB may have 100 MB of them, and an episode thousands of files."""
     shown = []

@@ -146,6 +146,15 @@ def test_calls_of_tools_are_read_by_verls_parser_and_the_row_goes_on(policy, tok
     assert texts == [[f"I click. {call}", "second"]]
 
 
+@pytest.mark.parametrize("reply", [HIT, '<tool_call>{"name": "click", "argu</tool_call>'])
+def test_a_reply_without_a_call_reads_the_same_whether_tools_are_offered_or_not(policy, tokenizer, reply):
+    async def program(task, client, desktop):
+        alone = await reply_to(client, [user("one")])
+        assert alone and await reply_to(client, [user("two")], tools=[TOOL]) == alone
+
+    played(policy, tokenizer, program, [reply, reply])
+
+
 def test_half_a_character_in_a_call_can_be_sent_back(policy, tokenizer):
     """Refused, it would drop the episode: the policy could so escape a 0."""
     call = '<tool_call>{"name": "click", "arguments": {"x": "\\ud800"}}</tool_call>'
