@@ -93,6 +93,14 @@ class LazyImage(Image.Image):
             self.im, self._read = read_image(read()).im, None
         return super().load()
 
+    def decoded(self) -> Image.Image:
+        """Return the picture with its pixels, which this one goes on without.
+
+        Raises:
+            ImageError: see `read_image`.
+        """
+        return self if self._read is None else read_image(self._read())
+
     def __reduce__(self) -> tuple[object, ...]:
         return Image.frombytes, (self.mode, self.size, self.tobytes())  # in other processes it is an ordinary picture
 

@@ -114,13 +114,25 @@ def parse_json(text: str | bytes, odd_number: Callable[[str], Any] | None = None
         value = json.loads(text, parse_int=integer, parse_float=real, parse_constant=odd_number or float)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+    if is_deeper(value, MOST_DEPTH):
+        raise ValueError("it is nested too deeply")
+    return value
+
+
+def is_deeper(value: Any, levels: int) -> bool:
+    """Return whether lists and objects are nested in more levels than these."""
     level = [value]
-    for _ in range(MOST_DEPTH):
+    for _ in range(levels):
         inner = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list)))
         level = [one for values in inner for one in values if isinstance(one, (dict, list))]
         if not level:
-            return value
-    raise ValueError("it is nested too deeply")
+            return False
+    return True
+
+
+def encodable(text: str) -> str:
+    """Return a text with `?` in place of each half of a character, which JSON can hold and UTF-8 cannot."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def printable(text: str) -> str:

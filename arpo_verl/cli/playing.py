@@ -36,7 +36,8 @@ class Playing:
     pixels: Mapping[str, int]
     """`min_pixels` and `max_pixels` of a screenshot, or neither for the processor's own."""
     tool_format: str | None = None
-    """The recipe's parser of tool calls, for a harness that offers tools; None takes veRL's usual one."""
+    """The recipe's parser of tool calls, for a harness that offers tools; None without a harness, and for veRL's usual
+    one."""
 
 
 def read_command(args: argparse.Namespace) -> Playing:
@@ -81,7 +82,7 @@ def read_playing(args: argparse.Namespace) -> Playing:
         sampling = Sampling(args.temperature, args.top_p, args.seed)
     problems.raise_all()
     budgets = args.max_steps or (agent.max_steps,)
-    tool_format = recipe.value("actor_rollout_ref.rollout.multi_turn.format")
+    tool_format = None if agent.harness is None else recipe.value("actor_rollout_ref.rollout.multi_turn.format")
     return Playing(tuple(tasks), EvaluationSettings(environment, agent, budgets, sampling), pixels, tool_format)
 
 

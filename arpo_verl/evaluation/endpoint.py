@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import io
 import logging
 import os
@@ -32,6 +33,7 @@ from arpo_verl.evaluation.policy import Sampling, reply_seed
 from arpo_verl.evaluation.results import Trial
 from arpo_verl.harness.policy_chat import TOO_LONG, Answer, Asked, PolicyChat
 from arpo_verl.harness.requests import Call, ChatRequest, Message, read_message
+from arpo_verl.images import LazyImage
 from arpo_verl.models.messages import text_part
 from arpo_verl.records.json_files import parse_json
 from arpo_verl.rollout.config import GuiAgentConfig
@@ -39,6 +41,7 @@ from arpo_verl.rollout.conversation import Conversation, TokenLimits, Written
 from arpo_verl.rollout.sequence import EpisodeSequence
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.types import Size, StopReason, Task
+from arpo_verl.untrusted import encodable
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -430,7 +433,7 @@ class _EndpointChat:
         with_tools = bool(asked.request.tools)
         said, problem = _read_reply(answer, asked.max_tokens, self._endpoint.shown, with_tools)
         calls = _read_calls(answer, self._endpoint.shown) if with_tools else ()
-        said = _without_structure(said)
+        said = _without_structure(encodable(said))
         _, prompt_tokens, reply_tokens = _read_usage(answer, said)
         if self._context is not None and prompt_tokens + asked.max_tokens > self._context:
             message = f"the prompt has {prompt_tokens} tokens, and with a reply of {asked.max_tokens} it must fit into"
@@ -525,11 +528,11 @@ def _read_reply(
     try:
         choice = answer["choices"][0]
         message, reason = choice["message"], choice.get("finish_reason")
-        tool_calls = None if with_tools else message.get("tool_calls")
-        text = None if tool_calls else message["content"]
+        tool_calls = message.get("tool_calls")
+        text = message.get("content") if tool_calls else message["content"]
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise EndpointError(f"the server does not answer as OpenAI's API: {shown(str(answer))}") from error
-    if tool_calls:
+    if tool_calls and not with_tools:
         raise ConfigError(
             "the server gives a reply as tool_calls instead of text; start it without a parser of tool calls (vLLM: "
             "without --enable-auto-tool-choice and --tool-call-parser; SGLang: without --tool-call-parser)"
@@ -554,9 +557,12 @@ def _read_calls(answer: Mapping[str, Any], shown: Callable[[str], str]) -> tuple
     """
     calls = answer["choices"][0]["message"].get("tool_calls")
     try:
-        return read_message({"role": "assistant", "tool_calls": calls}).calls
+        read = read_message({"role": "assistant", "tool_calls": calls}).calls
     except RequestError as error:
-        raise EndpointError(f"the server must answer as OpenAI's API, got {shown(str(error))}") from error
+        raise EndpointError(f"the server must give calls of tools as OpenAI's API, got {shown(str(calls))}") from error
+    return tuple(
+        dataclasses.replace(call, name=encodable(call.name), arguments=encodable(call.arguments)) for call in read
+    )
 
 
 def _read_usage(answer: Mapping[str, Any], said: str) -> tuple[int, int, int]:
@@ -599,7 +605,7 @@ def _data_url(image: Image.Image, size: Size) -> str:
     """Return the picture as the model's processor would resize it, without loss."""
     from torchvision.transforms.v2 import functional
 
-    pixels = functional.pil_to_tensor(image)
+    pixels = functional.pil_to_tensor(image.decoded() if isinstance(image, LazyImage) else image)
     sides = [size.height, size.width]
     resized = functional.resize(pixels, sides, functional.InterpolationMode.BICUBIC, antialias=True)
     buffer = io.BytesIO()

@@ -51,6 +51,7 @@ class OwnEngine:
         self._limits = TokenLimits(length, length, length)
         self._tool_format = tool_format
         self._facts = {**facts, "engine": "transformers", "context": length, **vars(self._chat.geometry)}
+        self._facts |= {} if tool_format is None else {"tool_format": tool_format}
 
     @property
     def facts(self) -> Mapping[str, Any]:

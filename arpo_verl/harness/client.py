@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 MOST_IMAGE_BYTES = 256 << 20
 """Of an episode's images: 15 turns of 8 new screenshots of 1920x1080 have some 200 MB."""
+MOST_RECORD_BYTES = 24 << 20
+"""Of what an episode's record has of its requests: nobody can read a record above `untrusted.MOST_JSON_BYTES`."""
 SIDE_REQUESTS = 4
 """Untrained requests for each turn of `gui_agent.max_steps`: they cost the engine as much as others."""
 
@@ -100,6 +102,7 @@ class HarnessClient:
         """Of each conversation up to a reply, the reply's turn and how many messages there are."""
         self._asked = {True: 0, False: 0}
         self._image_bytes = 0
+        self._record_bytes = 0
 
     async def complete(self, request: ChatRequest | Mapping[str, Any]) -> dict[str, Any]:
         """Answer a request for a chat completion.
@@ -121,11 +124,10 @@ class HarnessClient:
         with self._ended_by_length(request):
             self._chat.check(request)
             image_ids = await self._take_images(request)
-            self._check_open(request.is_trained)
             asked = self._asked_with(request, image_ids)
             ask = self._chat.prepare(asked)
             _FITTED.add(asyncio.get_running_loop())
-            self._count(request)
+            self._count(request, asked.known)
             began = time.perf_counter()
             answer = await self._answer(ask)
         self._check_open(False)
@@ -159,12 +161,17 @@ class HarnessClient:
                     return self._ends[prefix]
         return None, 0
 
-    def _count(self, request: ChatRequest) -> None:
+    def _count(self, request: ChatRequest, known: int) -> None:
         """Count a request.
 
         Raises:
-            RequestError: the episode may make no more of its kind.
+            RequestError: the episode may make no more of its kind, or of its size.
         """
+        size = request.record_bytes(known) if request.is_trained else 0
+        if self._record_bytes + size > MOST_RECORD_BYTES:
+            most_mb = MOST_RECORD_BYTES >> 20
+            raise RequestError(f"an episode's new messages and tools may have {most_mb} MB of text", 413, "too_large")
+        self._record_bytes += size
         self._asked[request.is_trained] += 1
         if self._asked[False] > (most := SIDE_REQUESTS * self._config.max_turns):
             raise RequestError(f"an episode may have {most} untrained replies", 429, "rate_limit")
@@ -211,25 +218,38 @@ class HarnessClient:
         if len(ids) > most:
             raise RequestError(f"a request may show {most} images (gui_agent.max_screenshots), got {len(ids)}")
         urls = [url for message in request.messages for url in message.images]
-        for id, url in dict(zip(ids, urls, strict=True)).items():
-            if id not in self._decoding:
-                self._decoding[id] = asyncio.create_task(self._decoded(url))
-        for id in dict.fromkeys(ids):
-            image, file = await asyncio.shield(self._decoding[id])  # which other requests may wait for too
+        decoding = {id: self._decode_once(id, url) for id, url in zip(ids, urls, strict=True)}
+        for id, task in decoding.items():
+            image, file = await asyncio.shield(task)  # which other requests may wait for too
+            self._check_open(request.is_trained)
             if id not in self.images:
                 self.images[id], self.files[id] = image, file
                 if self._watcher is not None:
                     self._watcher.saw(file)
         return ids
 
+    def _decode_once(self, id: bytes, url: str) -> asyncio.Task[tuple[Image.Image, bytes]]:
+        """The task that decodes an image. One that fails is forgotten: its error holds the whole file."""
+        if id not in self._decoding:
+            self._decoding[id] = asyncio.create_task(self._decoded(url))
+            self._decoding[id].add_done_callback(functools.partial(self._forget_failed, id))
+        return self._decoding[id]
+
+    def _forget_failed(self, id: bytes, task: asyncio.Task[tuple[Image.Image, bytes]]) -> None:
+        if task.cancelled() or task.exception() is not None:
+            del self._decoding[id]
+
     async def _decoded(self, url: str) -> tuple[Image.Image, bytes]:
         file = await asyncio.to_thread(image_bytes, url)
         self._image_bytes += len(file)
-        if self._image_bytes > MOST_IMAGE_BYTES:
-            raise RequestError(f"an episode may show {MOST_IMAGE_BYTES >> 20} MB of images", 413, "too_large")
         try:
+            if self._image_bytes > MOST_IMAGE_BYTES:
+                raise RequestError(f"an episode may show {MOST_IMAGE_BYTES >> 20} MB of images", 413, "too_large")
             return await self._decode(Observation(file)), file
-        except DesktopLostError as error:
+        except (DesktopLostError, RequestError) as error:
+            self._image_bytes -= len(file)
+            if isinstance(error, RequestError):
+                raise
             raise RequestError(f"an image cannot be shown to the policy: {error.__cause__ or error}") from error
 
     def _turn(self, asked: Asked, answer: Answer, seconds: float) -> Turn:

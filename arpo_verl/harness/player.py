@@ -21,6 +21,7 @@ from arpo_verl.harness.policy_chat import PolicyChat
 from arpo_verl.harness.requests import renumbered
 from arpo_verl.harness.token_chat import ParseCalls, TokenChat
 from arpo_verl.harness.transcript import Reply, chains, lay_out, sequences, trained
+from arpo_verl.images import LazyImage, content_id
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Generate, TokenLimits
@@ -33,13 +34,19 @@ from arpo_verl.rollout.episode import (
     decode_in_thread,
     evaluated,
 )
-from arpo_verl.types import Size, StopReason, Task
+from arpo_verl.types import Observation, Size, StopReason, Task
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 CANCEL_TIMEOUT_S = 10.0
 """A program that does not end in this time after it was cancelled is left behind."""
+
+
+async def decode_lazily(observation: Observation) -> Image.Image:
+    """Decode a picture to check that it is whole, and drop its pixels: a program may show more than memory holds."""
+    image = await decode_in_thread(observation)
+    return LazyImage(Size(*image.size), content_id(observation.screenshot), lambda: observation.screenshot)
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ async def play_by(
     chat: PolicyChat,
     config: GuiAgentConfig,
     watcher: Watcher | None = None,
-    decode: DecodeScreenshot = decode_in_thread,
+    decode: DecodeScreenshot = decode_lazily,
 ) -> Episode:
     """Have a program play `task`, and have it evaluated.
 
@@ -195,7 +202,7 @@ class _HarnessPlayer:
             return StopReason.PARSE_ERROR
         except (ConfigError, MissingDependencyError, HarnessError):
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:  # as of a task that the program itself cancelled
             raise HarnessError(f"the harness raised {error!r:.1000}") from error
 
     def _lay_out(self) -> None:

@@ -93,6 +93,11 @@ class HarnessRecords:
                 ended.exception()  # its reason was raised
         if not client.replies or len(client.replies) != len(replies):
             raise ReplayError("each turn of an episode must have a reply that may be trained")
+        for request, turn, text in zip(episode.requests, client.turns, episode.replies, strict=True):
+            if request["row"] is not None and turn.text != text:
+                raise ReplayError(
+                    "a harness's replies must be recorded in tokens of this run's tokenizer and tool parser"
+                )
         rows = chains(trained(client.replies), self.limits)
         order, stretches = lay_out([row[-1].images for row in rows])
         return RecordedRows(sequences(rows, stretches), tuple(client.files[name] for name in order))
@@ -100,16 +105,13 @@ class HarnessRecords:
     def _replies(self, episode: RecordedEpisode) -> list[Generated]:
         """What was written in each turn.
 
-        Tokens are recorded row by row, of turns that a row trains; a rewritten history may repeat what others wrote. A
-        turn's text may lack the stop word that its tokens end with, and has calls of tools in another form.
+        Tokens are recorded row by row, of turns that a row trains; a rewritten history may repeat what others wrote.
         """
         turns = [number for number, request in enumerate(episode.requests) if request["row"] is not None]
         by_row = sorted(turns, key=lambda turn: episode.requests[turn]["row"])
-        tokens = dict(zip(by_row, episode.tokens, strict=False))
-        for turn in turns:
-            said = self.chat.text(tokens[turn].token_ids).strip("\n")
-            if not episode.requests[turn].get("tools") and not said.startswith(episode.replies[turn]):
-                raise ReplayError("a harness's replies must be recorded in tokens of this run's tokenizer")
+        if len(by_row) != len(episode.tokens):
+            raise ReplayError(f"each of {len(by_row)} trained turns must have its tokens, got {len(episode.tokens)}")
+        tokens = dict(zip(by_row, episode.tokens, strict=True))
         return [tokens.get(number) or self._tokenized(text) for number, text in enumerate(episode.replies)]
 
     def _tokenized(self, text: str) -> Generated:

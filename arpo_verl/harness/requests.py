@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from arpo_verl.errors import RequestError
 from arpo_verl.models.messages import image_part, text_part
-from arpo_verl.untrusted import parse_json, printable
+from arpo_verl.untrusted import is_deeper, parse_json, printable
 
 MOST_MESSAGES = 1024
 """Each that is new to a row takes 1.4 ms to render."""
@@ -24,6 +24,9 @@ MOST_ID_CHARACTERS = 200
 MOST_VALUES = 1 << 18
 """Commas, colons and brackets in a body: each value of JSON takes 64 bytes and more once it is read, while nothing else
 of this process runs."""
+MOST_LEVELS = 64
+"""Of lists and objects in tools and in a call's arguments. An episode's record has ten more around them, and no reader
+takes more than 100."""
 UNTRAINED = "-untrained"
 """Ends the name of a model whose replies are not trained."""
 SAMPLING = (
@@ -124,6 +127,10 @@ class ChatRequest:
             TypeError, ValueError: it cannot be written, as half of a character, or a number that JSON does not have.
         """
         return len(json.dumps(self.record(), ensure_ascii=False, allow_nan=False).encode())
+
+    def record_bytes(self, known: int) -> int:
+        """Bytes that an episode's file gets of it, in which it is three levels deep; see `record`."""
+        return len(json.dumps([[[self.record(known)]]], indent=1, ensure_ascii=False).encode())
 
     @property
     def is_trained(self) -> bool:
@@ -294,6 +301,8 @@ def _call(call: object) -> Call:
 def _tools(tools: object) -> Iterator[Mapping[str, Any]]:
     if tools is not None and not isinstance(tools, Sequence):
         _refuse("tools", "a list", tools)
+    if is_deeper(tools, MOST_LEVELS):
+        raise RequestError(f"tools must have at most {MOST_LEVELS} levels of lists and objects")
     for tool in tools or ():
         function = tool.get("function") if isinstance(tool, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
@@ -311,11 +320,14 @@ def _stops(stop: object) -> list[str]:
 
 
 def _loaded(arguments: str) -> Any:
-    """What they say; as they stand, where that is no JSON, or has a number that JSON has not."""
+    """What they say; as they stand, where that is no JSON, is nested too deeply, or has a number or half of a character
+    that could not be written."""
     try:
-        return parse_json(arguments, _no_number)
+        loaded = parse_json(arguments, _no_number)
+        json.dumps(loaded, ensure_ascii=False).encode()
     except ValueError:
         return arguments
+    return arguments if is_deeper(loaded, MOST_LEVELS) else loaded
 
 
 def _no_number(said: str) -> NoReturn:

@@ -123,7 +123,9 @@ class TokenChat:
         if request.tools and stop is None:
             body = list(ids[:-1] if self._chat.ends_turn(ids[-1]) else ids)
             try:
-                text, calls = await self._parse_calls(body, request.tools)
+                beside, calls = await self._parse_calls(body, request.tools)
+                # Without a call it is a reply as any other: a parser leaves special tokens in, and broken calls out.
+                text = beside if calls else text
             except Exception:  # of veRL's parsers, about what the policy wrote: it is a reply all the same
                 logger.warning("a reply's calls of tools cannot be read; it is handed on as text", exc_info=True)
             reason = "tool_calls" if calls else reason

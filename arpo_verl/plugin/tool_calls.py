@@ -12,6 +12,7 @@ from verl.tools.schemas import OpenAIFunctionToolSchema
 from arpo_verl.errors import ConfigError
 from arpo_verl.harness.requests import Call
 from arpo_verl.harness.token_chat import ParseCalls
+from arpo_verl.untrusted import encodable
 
 
 def tool_parser(rollout: Any, tokenizer: Any) -> ParseCalls:
@@ -32,7 +33,8 @@ def tool_parser(rollout: Any, tokenizer: Any) -> ParseCalls:
 
     async def parse_calls(token_ids: list[int], tools: Sequence[Mapping[str, Any]]) -> tuple[str, list[Call]]:
         text, calls = await parser.extract_tool_calls(token_ids, list(_schemas(tools)))
-        return text, [Call(call.name, call.arguments) for call in calls]
+        # A reply may hold half of a character as an escape, which the parsers unescape.
+        return text, [Call(encodable(call.name), encodable(call.arguments)) for call in calls]
 
     return parse_calls
 

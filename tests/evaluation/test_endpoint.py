@@ -581,6 +581,69 @@ def test_a_harness_is_handed_calls_of_tools_and_hands_tools_and_stop_words_on(tm
     assert (second["model"], second["max_tokens"]) == ("m", 5) and "tools" not in second
 
 
+def test_calls_without_a_content_and_with_half_a_character_go_to_a_harness_and_back(tmp_path):
+    tool = {"type": "function", "function": {"name": "click"}}
+    call = {"id": "a", "type": "function", "function": {"name": "click", "arguments": '{"x": "\ud800"}'}}
+    called = {"choices": [{"message": {"role": "assistant", "tool_calls": [call]}, "finish_reason": "tool_calls"}]}
+
+    async def program(task, client, desktop):
+        _, first = await ask_policy(client, [user("one")], tools=[tool])
+        status, _ = await ask_policy(client, [user("one"), first["choices"][0]["message"], user("on")], tools=[tool])
+        assert status == 200
+
+    CURRENT.append(program)
+    try:
+        with serving(lambda number, body: [called, says("x \ud800")][number - 1]) as server:
+            agent = {"harness": "support.harness_agents:current"}
+            (result,) = play(tmp_path, asked_policy(server), tasks=TASKS[:1], runs=1, agent=agent).results
+    finally:
+        CURRENT.clear()
+    assert result.turns == 2
+    (sent,) = server.asked[1]["body"]["messages"][1]["tool_calls"]
+    assert sent["function"] == {"name": "click", "arguments": '{"x": "?"}'}
+
+
+@pytest.mark.parametrize("calls", [{"a": 1}, "click", [1], [{"function": {"name": None}}], 7, ["x" * 188 + KEY]])
+def test_calls_of_another_shape_are_a_fault_and_show_no_key(tmp_path, calls):
+    async def program(task, client, desktop):
+        await ask_policy(client, [user("one")], tools=[{"type": "function", "function": {"name": "click"}}])
+
+    CURRENT.append(program)
+    try:
+        answer = {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": calls}}]}
+        with serving(lambda number, body: answer) as server:
+            agent = {"harness": "support.harness_agents:current"}
+            evaluated = play(tmp_path, asked_policy(server, KEY), tasks=TASKS[:1], runs=1, agent=agent)
+    finally:
+        CURRENT.clear()
+    (fault,) = evaluated.faults
+    assert fault.error == "EndpointError" and "calls of tools" in fault.message and "secr" not in fault.message
+
+
+def test_an_episode_of_a_harness_keeps_no_pixels(tmp_path):
+    """A file of 100 KB may have 100 MB of them, and an episode thousands of files."""
+    shown = []
+
+    async def program(task, client, desktop):
+        await ask_policy(client, [user("one", desktop.observation.screenshot)])
+        shown.extend(client.images.values())
+
+    CURRENT.append(program)
+    try:
+        with serving(lambda number, body: says(DONE)) as server:
+            play(
+                tmp_path,
+                asked_policy(server),
+                tasks=TASKS[:1],
+                runs=1,
+                agent={"harness": "support.harness_agents:current"},
+            )
+    finally:
+        CURRENT.clear()
+    (image,) = shown
+    assert image.decoded() is not image and image.decoded().size == image.size
+
+
 def counted(text, prompt_tokens):
     return {**says(text), "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": 20}}
 

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
@@ -12,8 +13,17 @@ from support.pictures import png
 from verl.experimental.agent_loop.tool_parser import ToolParser
 
 from arpo_verl.environments.fake import FakeScript
-from arpo_verl.errors import ActionParseError, ConfigError, DesktopLostError, GenerationError, HarnessError
+from arpo_verl.errors import (
+    ActionParseError,
+    ConfigError,
+    DesktopLostError,
+    GenerationError,
+    HarnessError,
+    RequestError,
+)
+from arpo_verl.harness.client import HarnessClient
 from arpo_verl.rollout.chat import ChatTokenizer
+from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import Click, Fail, Finish, Point
 
@@ -134,6 +144,30 @@ def test_calls_of_tools_are_read_by_verls_parser_and_the_row_goes_on(policy, tok
 
     _, texts, _ = played(policy, tokenizer, program, [f"I click. {call}", "second"])
     assert texts == [[f"I click. {call}", "second"]]
+
+
+@pytest.mark.parametrize("reply", [HIT, '<tool_call>{"name": "click", "argu</tool_call>'])
+def test_a_reply_without_a_call_reads_the_same_whether_tools_are_offered_or_not(policy, tokenizer, reply):
+    async def program(task, client, desktop):
+        alone = await reply_to(client, [user("one")])
+        assert alone and await reply_to(client, [user("two")], tools=[TOOL]) == alone
+
+    played(policy, tokenizer, program, [reply, reply])
+
+
+def test_half_a_character_in_a_call_can_be_sent_back(policy, tokenizer):
+    """Refused, it would drop the episode: the policy could so escape a 0."""
+    call = '<tool_call>{"name": "click", "arguments": {"x": "\\ud800"}}</tool_call>'
+
+    async def program(task, client, desktop):
+        message = (await ask(client, [user("one")], tools=[TOOL]))[1]["choices"][0]["message"]
+        assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"x": "?"}
+        await reply_to(client, [user("one"), message, user("on")], tools=[TOOL])
+        # Another program's escape of it, which no parser of ours has read.
+        message["tool_calls"][0]["function"]["arguments"] = '{"x": "\\ud800"}'
+        await reply_to(client, [user("one"), message, user("on")], tools=[TOOL])
+
+    assert played(policy, tokenizer, program, [call, "second", "third"])[1] == [[call, "second"], ["third"]]
 
 
 def test_a_reply_that_verls_parser_chokes_on_is_trained_all_the_same(policy, tokenizer, monkeypatch):
@@ -335,6 +369,41 @@ def test_an_episode_shows_so_many_bytes_of_images(policy, tokenizer, monkeypatch
         assert (status, answer["error"]["code"]) == (413, "too_large")
 
     assert played(policy, tokenizer, program, ["a", "b"])[1] == [["b"]]
+
+
+def test_a_file_that_cannot_be_shown_is_not_kept_and_counts_for_nothing(policy, tokenizer, monkeypatch):
+    red = png("red")
+    monkeypatch.setattr("arpo_verl.harness.client.MOST_IMAGE_BYTES", len(red))
+
+    async def program(task, client, desktop):
+        for broken in (red[:40], b"\x89PNG", red[:50]):
+            assert (await ask(client, [user("one", broken)]))[0] == 400
+        assert (await ask(client, [user("one", red + b"more")]))[0] == 413
+        assert not client._decoding
+        await reply_to(client, [user("one", red)])
+
+    assert played(policy, tokenizer, program, ["a"])[1] == [["a"]]
+
+
+def test_an_image_that_is_decoded_behind_the_end_is_nobodys():
+    seen = []
+
+    async def run():
+        ended, decodes = asyncio.get_running_loop().create_future(), asyncio.Event()
+
+        async def decode(observation):
+            ended.cancel()
+            decodes.set()
+            return decode_screenshot(observation.screenshot)
+
+        chat, watcher = SimpleNamespace(check=lambda request: None), SimpleNamespace(saw=seen.append)
+        client = HarnessClient(chat, GuiAgentConfig(), decode, ended, watcher)
+        with pytest.raises(RequestError, match="the episode is over"):
+            await client.complete({"messages": [user("one", png("red"))]})
+        assert decodes.is_set() and not client.images
+
+    asyncio.run(run())
+    assert not seen
 
 
 def test_a_malformed_reply_is_the_policys_and_any_other_error_drops_the_session(policy, tokenizer):

@@ -1,5 +1,6 @@
 """A harness plays an evaluation: by the same policies, into the same folder, as our loop does."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ pytest.importorskip("verl")
 
 from support.evaluation_run import DONE, HIT, TASKS, Scripted, play, pool_of, settings  # noqa: E402
 from support.fake_pool import MISS, FakePool  # noqa: E402
-from support.harness_agents import CURRENT, reply_to, user  # noqa: E402
+from support.harness_agents import CURRENT, ask, reply_to, said, user  # noqa: E402
 from support.loop_harness import ScriptedEngine  # noqa: E402
 
 from arpo_verl.errors import ConfigError, HarnessError  # noqa: E402
@@ -85,6 +86,9 @@ def test_a_checkpoint_says_to_a_harness_what_it_says_to_our_loop(tmp_path, model
         assert {result.stop_reason for result in evaluated.results} == {StopReason.PARSE_ERROR}
         said.append({key: [turn["text"].strip("\n") for turn in e["turns"]] for key, e in records(out).items()})
     assert said[0] == said[1] and len({str(texts) for texts in said[0].values()}) == 2
+    other = OwnEngine(Path(model_path), {"model": "m"}, None, tool_format="qwen3_coder")
+    with pytest.raises(ConfigError, match="policy.tool_format was None, now 'qwen3_coder'"):
+        play(out, other, tasks=TASKS[:1], runs=2, sampling=Sampling(temperature=0.6), agent=OWN_LOOP)
 
 
 def test_other_harnesses_share_no_folder_and_one_that_is_none_leaves_none(tmp_path, policy):
@@ -114,6 +118,38 @@ def test_a_program_that_breaks_is_a_fault_and_one_that_always_breaks_ends_the_ev
     assert {(fault.task_id, fault.error) for fault in evaluated.faults} == {("b", "HarnessError")}
     with pytest.raises(HarnessError, match="missing"):
         play(tmp_path / "all", Speaking(policy), tasks=TASKS[1:], runs=4, desktops=1, agent=CURRENT_ONE)
+
+
+def test_a_program_whose_own_task_was_cancelled_is_a_fault(tmp_path, policy, current):
+    async def cancelled(task, client, desktop):
+        await reply_to(client, [user(task.instruction)])
+        raise asyncio.CancelledError
+
+    current(cancelled)
+    evaluated = play(tmp_path, Speaking(policy), tasks=TASKS[:1], runs=1, agent=CURRENT_ONE)
+    assert [fault.error for fault in evaluated.faults] == ["HarnessError"] and not evaluated.results
+
+
+def test_whatever_is_asked_leaves_a_record_that_can_be_read(tmp_path, policy, current, monkeypatch):
+    """Without one the evaluation would end, and come to the same end each time that it is resumed."""
+    monkeypatch.setattr("arpo_verl.harness.client.MOST_RECORD_BYTES", 5_000)
+    deep = "[" * 97 + "]" * 97
+    call = {"id": "a", "type": "function", "function": {"name": "x", "arguments": deep}}
+    tool = {"type": "function", "function": {"name": "x", "parameters": json.loads(deep[10:-10])}}
+
+    async def program(task, client, desktop):
+        first = [user(task.instruction)]
+        assert (await ask(client, first, tools=[tool]))[0] == 400
+        assert (await ask(client, [user("word " * 1_020)]))[0] == 413
+        await reply_to(client, first)
+        await reply_to(client, [*first, {**said(""), "tool_calls": [call]}, user("on")])
+
+    current(program)
+    (result,) = play(tmp_path, Speaking(policy), tasks=TASKS[:1], runs=1, agent=CURRENT_ONE).results
+    assert (result.turns, result.stop_reason) == (2, StopReason.FINISHED)
+    (episode,) = records(tmp_path).values()
+    (recorded,) = episode["turns"][1]["request"]["messages"][1]["tool_calls"]
+    assert recorded["function"]["arguments"] == deep
 
 
 def test_a_smaller_budget_is_played_apart_and_ends_at_its_own_limit(tmp_path, policy):

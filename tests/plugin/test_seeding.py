@@ -13,6 +13,7 @@ from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token
 from arpo_verl.errors import ReplayError
 from arpo_verl.plugin.rows import SCREENSHOTS
 from arpo_verl.plugin.seeding import SeedPolicy, seed_store
+from arpo_verl.plugin.tool_calls import tool_parser
 from arpo_verl.records.recorded import read_episodes
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.store.persistence import Fingerprint
@@ -211,3 +212,25 @@ def test_what_no_harness_played_and_what_another_tokenizer_wrote_seeds_no_run_wi
         turn["request"] = {"model": "policy", "row": 0, "after_messages": 3, "after_turn": "x", "messages": [{}]}
     path.write_text(json.dumps({**document, "validation": False}))
     assert seeded(tmp_path / "harness", seeds)[1].skipped == {"does not fit this policy": 1}
+
+
+def test_calls_of_tools_in_other_tokens_than_were_recorded_are_no_seed(policy, tmp_path):
+    tool = {"type": "function", "function": {"name": "click"}}
+    call = '<tool_call>{"name": "click", "arguments": {"x": 1}}</tool_call>'
+
+    async def program(task, client, desktop):
+        await reply_to(client, [user("one", desktop.observation.screenshot)], tools=[tool])
+        await desktop.step(Click(Point(35, 38)))
+
+    play_by(program, policy, ScriptedEngine(policy[0], [call]), agent={"trajectory_dir": str(tmp_path)})
+    path = next(tmp_path.rglob("episode.json"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "validation": False}))
+    seeds = make_policy(policy, TokenLimits(2048, 4096), harness="support.harness_agents:current")
+    seeds = dataclasses.replace(seeds, parse_calls=tool_parser({}, policy[0]))
+    assert seeded(tmp_path, seeds)[1].stored == 1
+    tokens = path.with_name("tokens.json")
+    (reply,) = json.loads(tokens.read_text())
+    other = [i + 1 for i in reply["token_ids"]]
+    for changed in ([{**reply, "token_ids": other}], [reply, reply], []):
+        tokens.write_text(json.dumps(changed))
+        assert seeded(tmp_path, seeds)[1].skipped == {"does not fit this policy": 1}
