@@ -1,51 +1,21 @@
 """Agents that are not ours, unmodified: their own `predict` asks, and what the policy wrote is trained.
 
-They run in an environment of their own: `make harness-agents`, or one whose Python `ARPO_HARNESS_AGENTS` names.
-OSWorld's package lacks a module that its Qwen3-VL agent imports: `OSWORLD_HOME` names a checkout of OSWorld, with it.
+They run in an environment of their own, see `support/agents_environment.py`.
 """
 
-import functools
-import os
-import subprocess
-from pathlib import Path
-
 import pytest
-from support import ROOT
+from support.agents_environment import PROGRAM, PYTHON, VARIABLES, why_not
 from support.loop_harness import FakePool, ScriptedEngine, play, recipe
 
 pytestmark = pytest.mark.release
 
-PYTHON = os.environ.get("ARPO_HARNESS_AGENTS") or str(ROOT / ".cache" / "harness-agents" / "bin" / "python")
-PROGRAM = str(Path(__file__).parents[1] / "support" / "official_program.py")
-OSWORLD = os.environ.get("OSWORLD_HOME", "")
-ENVIRONMENT = {
-    **dict.fromkeys(("OPENAI_BASE_URL", "DOUBAO_API_URL"), "{endpoint}"),
-    **dict.fromkeys(("OPENAI_API_KEY", "DOUBAO_API_KEY"), "{token}"),
-    "DESKTOP_URL": "{desktop}",
-    "INSTRUCTION": "{instruction}",
-    "PYTHONPATH": OSWORLD,
-}
 
-
-@functools.cache
-def _problem(module):
-    if not os.path.exists(PYTHON):
-        return f"{PYTHON} is not there; run: make harness-agents"
-    done = subprocess.run(
-        [PYTHON, "-c", f"import desktop_env.controllers.python, {module}"],
-        env={**os.environ, "PYTHONPATH": OSWORLD},
-        capture_output=True,
-        text=True,
-    )
-    return done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
-
-
-def played(policy, agent, module, replies, **options):
+def played(policy, agent, replies, **options):
     """An episode that the agent plays; the rows that are trained, the desktop's actions and the engine's calls."""
-    if problem := _problem(module):
+    if problem := why_not(agent):
         pytest.skip(problem)
     engine, pool = ScriptedEngine(policy[0], replies), FakePool()
-    harness = {"harness": [PYTHON, PROGRAM, agent], "harness_env": ENVIRONMENT, "harness_memory_mb": 4096}
+    harness = {"harness": [PYTHON, PROGRAM, agent], "harness_env": VARIABLES, "harness_memory_mb": 4096}
     values = {"max_steps": 8, "max_screenshots": None, "max_reply_tokens": 512, **harness, **options}
     output = play(policy, engine, pool, recipe(values, prompt_length=65536, response_length=65536))
     rows = output if isinstance(output, list) else [output]
@@ -66,7 +36,7 @@ def test_osworlds_ui_tars_agent(policy, tokenizer):
         "Thought: I click it.\nAction: click(start_box='(20,20)')",
         "Thought: Done.\nAction: finished(content='done')",
     ]
-    rows, actions, calls = played(policy, "uitars15", "mm_agents.uitars15_v1", replies)
+    rows, actions, calls = played(policy, "uitars15", replies)
     assert [row.reward_score for row in rows] == [1.0] * 3
     assert len(actions) == 2 and "".join(trained(rows, tokenizer)) == "".join(replies)
     assert [len(call["images"]) for call in calls] == [1, 2, 3]
@@ -83,7 +53,7 @@ def test_osworlds_qwen3_vl_agent(policy, tokenizer):
         _computer_use('{"action": "left_click", "coordinate": [50, 60]}'),
         _computer_use('{"action": "terminate", "status": "success"}'),
     ]
-    rows, actions, calls = played(policy, "qwen3vl", "mm_agents.qwen3vl_agent", replies)
+    rows, actions, calls = played(policy, "qwen3vl", replies)
     assert [row.reward_score for row in rows] == [1.0]
     assert len(actions) == 1 and "".join(trained(rows, tokenizer)) == "".join(replies)
     assert [len(call["images"]) for call in calls] == [1, 2]
@@ -94,7 +64,7 @@ def test_agent_s(policy, tokenizer):
     click = '(Next Action)\nI click.\n(Grounded Action)\n```python\nagent.click("The red square.", 1, "left")\n```'
     done = "(Grounded Action)\n```python\nagent.done()\n```"
     replies = [click, "(40, 50)", "(40, 50)", done]
-    rows, actions, calls = played(policy, "agent_s", "gui_agents.s3.agents.grounding", replies)
+    rows, actions, calls = played(policy, "agent_s", replies)
     assert [row.reward_score for row in rows] == [1.0]
     assert len(actions) == 1 and "".join(trained(rows, tokenizer)) == click + done
     assert [len(call["images"]) for call in calls] == [1, 1, 1, 2]
