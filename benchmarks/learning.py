@@ -36,7 +36,6 @@ from figures import write
 from learning_runs import (
     BASE,
     EVALUATED_ON,
-    EVALUATED_ROLLOUTS,
     HELD_OUT_SPLITS,
     METHODS,
     TEMPERATURES,
@@ -144,7 +143,7 @@ def settings(study: Study) -> dict[str, Any]:
     tasks = b"".join(
         path.read_bytes() for folder in (study.tasks, study.held_out) for path in sorted(folder.glob("*.json"))
     )
-    return options | {"tasks": hashlib.sha256(tasks).hexdigest(), "evaluated_rollouts": EVALUATED_ROLLOUTS}
+    return options | {"tasks": hashlib.sha256(tasks).hexdigest(), "evaluated_rollouts": study.evaluated_rollouts}
 
 
 def _arguments() -> argparse.Namespace:
@@ -238,7 +237,7 @@ def summarize(study: Study, results: Iterable[Result], best: str | None = None) 
     for method in dict.fromkeys(curve.method for curve in curves):
         of_method = [curve for curve in curves if curve.method == method]
         final[method] = {curve.seed: curve.final_success(study.environment_steps) for curve in of_method}
-        methods[method] = _row(study, of_method, final[method])
+        methods[method] = method_row(study, of_method, final[method])
     summary: dict[str, Any] = {
         # All tasks are in every step, and the first is played before the first update.
         # The methods' first steps of one seed are one draw, but for what ends first.
@@ -308,7 +307,8 @@ def steps_ratio(curves: Sequence[Curve], method: str, budget: int) -> dict[str, 
     return {**interval(list(by_seed.values())), "by_seed": by_seed}
 
 
-def _row(study: Study, curves: Sequence[Curve], final: Mapping[int, float]) -> dict[str, Any]:
+def method_row(study: Study, curves: Sequence[Curve], final: Mapping[int, float]) -> dict[str, Any]:
+    """What happened in the training runs of one method, as means over them; `final` is their success at the end."""
     ended = [point for curve in curves for point in curve.ended(study.environment_steps)]
     return {
         "success": interval(list(final.values())),

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from filelock import FileLock
 from tqdm import tqdm
@@ -41,8 +41,6 @@ EVALUATED_ON: Mapping[str, Sequence[str]] = {
     **{split: (split,) for split in HELD_OUT_SPLITS},
 }
 """What success is told of, by splits of the families of tasks."""
-EVALUATED_ROLLOUTS = 2
-"""Of each task, by the warm start or a run's last checkpoint."""
 TEMPERATURES = (1.0, 0.6)
 """At which checkpoints are evaluated: the training's and the paper's."""
 ATTEMPTS = 3
@@ -72,10 +70,17 @@ class Study:
     """Training steps between checkpoints."""
     top_p: float
     """Of all replies, in training and validation."""
+    evaluated_rollouts: ClassVar[int] = 2
+    """Of each task, by the warm start or a run's last checkpoint."""
+
+    @property
+    def groups(self) -> int:
+        """Groups in a training step."""
+        return self.groups_per_task * len(list(self.tasks.glob("*.json")))
 
     def overrides(self, method: str, seed: int) -> list[str]:
         """The options behind the recipe."""
-        groups = self.groups_per_task * len(list(self.tasks.glob("*.json")))
+        groups = self.groups
         return [
             f"actor_rollout_ref.model.path={self.policy}",
             f"data.train_files={self.tasks}",
@@ -227,7 +232,7 @@ def _train_until(
 
 
 def evaluate(study: Study, folder: Path, method: str, seed: int, temperature: float) -> dict[str, float]:
-    """Play each task, of training and held out, often, by a run's last checkpoint, or as `base` by the warm start.
+    """Play each task, of training and held out, by a run's last checkpoint, or as `base` by the warm start.
 
     Returns:
         Success by task, in [0, 1].
@@ -235,10 +240,10 @@ def evaluate(study: Study, folder: Path, method: str, seed: int, temperature: fl
     Raises:
         RuntimeError: the trainer failed.
     """
-    of_run = folder / (method if method == BASE else f"{method}-{seed}")
+    of_run = folder / f"{method}-{seed}"
     options = [
         f"actor_rollout_ref.rollout.val_kwargs.{name}"
-        for name in (f"temperature={temperature}", f"n={EVALUATED_ROLLOUTS}")
+        for name in (f"temperature={temperature}", f"n={study.evaluated_rollouts}")
     ]
     run_dir = of_run / f"evaluated-{temperature}"
     run_dir.mkdir(parents=True, exist_ok=True)

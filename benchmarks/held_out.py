@@ -1,0 +1,276 @@
+"""Does it carry over? ARPO and GRPO on 128 generated tasks, and then tasks that no run was trained on.
+
+    python benchmarks/held_out.py --work DIR [--smoke] [--json PATH] [--plot PATH] [--runs N]
+
+docs/held-out.md fixes the design beforehand. Each seed has a training run of each method with the stock trainer. Its
+last checkpoint, and the warm start once for each seed, then play the training tasks and the held-out ones.
+
+A run is in the figures as soon as it is evaluated, and a run that is there is read, not repeated: the study resumes
+where it was stopped if you give its `--json` again, on another machine too, and within a run if you give its `--work`.
+The same command in a second terminal runs another seed beside the first: two runs at once keep two cores busy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import itertools
+import json
+import os
+import statistics
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import learning
+from figures import write
+from filelock import FileLock, Timeout
+from learning_runs import BASE, Curve, Result, Study, evaluate, train
+from trainer_run import ROOT, trainer_arguments
+
+from arpo_verl.tasks.families import GeneratedTask, generate
+
+FAMILIES = ("press", "choose", "tick", "two")
+"""The families of the training tasks, which the warm start reads best."""
+TRAINING: tuple[int, ...] = ()
+"""Numbers of the training tasks."""
+SPLITS = ("held_out_seeds", "held_out_words", "held_out_themes")
+UNSEEN = "held_out_families"
+TASKS_A_SPLIT, UNSEEN_TASKS = 160, 48
+FIRST_HELD_OUT = 1000
+"""The number from which held-out tasks are taken. No held-out task had a part in a choice or in a pilot."""
+METHODS = ("grpo", "arpo")
+SEEDS = 5
+ENVIRONMENT_STEPS = 3500
+TEMPERATURE = 0.6
+"""At which warm start and checkpoints are evaluated: the paper's."""
+DESIGN = ("docs/held-out.md", "benchmarks/held_out.py")
+NAMES = {BASE: "warm_start"}
+
+
+@dataclass(frozen=True)
+class HeldOutStudy(Study):
+    """A study in which a training step has some of the tasks, and which evaluates each task once."""
+
+    groups_a_step: int
+    evaluated_rollouts: ClassVar[int] = 1
+
+    @property
+    def groups(self) -> int:
+        """Groups in a training step."""
+        return self.groups_a_step
+
+
+def main() -> None:
+    arguments = _arguments()
+    work = arguments.work.absolute()
+    study = prepare(work, arguments.smoke)
+    path = arguments.json or work / "held_out.json"
+    runs = planned(1 if arguments.smoke else SEEDS)
+    done = 0
+    while done != arguments.runs and run_next(study, work, runs, path):
+        done += 1
+    rows = read_rows(study, path)
+    if rows:
+        print(table(json.loads(path.read_text())))
+    if arguments.plot:
+        curves = [result.curve for result in map(Result.read, rows) if result.curve.method != BASE]
+        base = statistics.fmean(curve.points[0].success for curve in curves)
+        learning.plot(curves, study.environment_steps, base, arguments.plot)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = trainer_arguments(__doc__, "four tasks, one seed, few steps")
+    parser.add_argument("--plot", type=Path, help="draw the curves there, as PNG or SVG")
+    parser.add_argument("--runs", type=int, metavar="N", help="end after so many more runs; by default all")
+    arguments = parser.parse()
+    if arguments.work is None:
+        parser.error("--work is missing: name the folder that keeps the runs, so that they can be resumed")
+    return arguments
+
+
+def planned(seeds: int) -> list[tuple[str, int]]:
+    """Method and seed of every run in their order, seed after seed."""
+    return [(method, seed) for seed in range(1, seeds + 1) for method in (BASE, *METHODS)]
+
+
+def prepare(work: Path, smoke: bool) -> HeldOutStudy:
+    """Write the tasks and the warm start, the shipped policy that sees."""
+    numbers = TRAINING[: 4 if smoke else None]
+    splits = [(split, FAMILIES, 4 if smoke else TASKS_A_SPLIT) for split in SPLITS]
+    splits.append((UNSEEN, (), 2 if smoke else UNSEEN_TASKS))
+    return HeldOutStudy(
+        policy=learning.ship_policy(work),
+        tasks=learning.write_tasks(work / "tasks", (generate("training", number) for number in numbers)),
+        held_out=learning.write_tasks(work / "held_out", (t for split in splits for t in held_out_tasks(*split))),
+        environment_steps=60 if smoke else ENVIRONMENT_STEPS,
+        group_size=2,
+        groups_per_task=1,
+        groups_a_step=4 if smoke else 32,
+        learning_rate=2e-4,
+        save_every=1,
+        top_p=learning.TOP_P,
+    )
+
+
+def held_out_tasks(split: str, families: Sequence[str], count: int) -> Iterator[GeneratedTask]:
+    """The first tasks of a split from `FIRST_HELD_OUT` on; of these families alone, if there are any."""
+    tasks = (generate(split, number) for number in itertools.count(FIRST_HELD_OUT))
+    return itertools.islice((task for task in tasks if not families or task.family in families), count)
+
+
+def run_next(study: HeldOutStudy, work: Path, runs: Sequence[tuple[str, int]], path: Path) -> bool:
+    """Train and evaluate the first run that is neither in the figures nor under way, and add it to them.
+
+    Returns:
+        Whether there was one.
+
+    Raises:
+        RuntimeError: a trainer failed.
+        SystemExit: the figures at `path` are of another study, or the design is not committed.
+    """
+    for number, (method, seed) in enumerate(runs, start=1):
+        lock = FileLock(work / f"{method}-{seed}.running")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            continue
+        with lock:
+            if (method, seed) in {(row["curve"]["method"], row["curve"]["seed"]) for row in read_rows(study, path)}:
+                continue
+            commit = _git("rev-parse", "HEAD")
+            design = _design_commit(path)
+            curve = Curve(BASE, seed, (), 0, 0.0)
+            if method != BASE:
+                curve = train(study, work, method, seed, f"{number}/{len(runs)} {method}, seed {seed}")
+            evaluated = {str(TEMPERATURE): evaluate(study, work, method, seed, TEMPERATURE)}
+            policy = hashlib.sha256((study.policy / "model.safetensors").read_bytes()).hexdigest()
+            row = asdict(Result(policy, curve, evaluated)) | {"commit": commit, "cores": os.cpu_count()}
+            with FileLock(f"{path}.lock"):
+                rows = [*read_rows(study, path), row]
+                rows.sort(key=lambda one: runs.index((one["curve"]["method"], one["curve"]["seed"])))
+                write(summarize(study, rows, len(runs), design), path)
+            return True
+    return False
+
+
+def read_rows(study: HeldOutStudy, path: Path) -> list[dict[str, Any]]:
+    """The runs in the figures at `path`; none where there is no file.
+
+    Raises:
+        SystemExit: the figures are of another study.
+    """
+    learning.read_results(path, study)
+    rows: list[dict[str, Any]] = json.loads(path.read_text())["runs"] if path.is_file() else []
+    return rows
+
+
+def _design_commit(path: Path) -> str:
+    """The commit of the design that these figures follow: the last one that changed it before the first run.
+
+    Raises:
+        SystemExit: the design has changes that are not committed.
+    """
+    if path.is_file():
+        return str(json.loads(path.read_text())["design_commit"])
+    if _git("status", "--porcelain", "--", *DESIGN):
+        raise SystemExit(f"commit {' and '.join(DESIGN)} before the first run: they are the design that it follows")
+    return _git("log", "-1", "--format=%H", "--", *DESIGN)
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+
+# --- Figures -------------------------------------------------------------------------------------------------------
+
+
+def summarize(study: HeldOutStudy, rows: Sequence[Mapping[str, Any]], planned: int, design: str) -> dict[str, Any]:
+    """Everything that is reported, in plain values: shares in [0, 1], differences in points of percent."""
+    results = [Result.read(row) for row in rows]
+    curves = [result.curve for result in results if result.curve.method != BASE]
+    by_method = {method: [curve for curve in curves if curve.method == method] for method in METHODS}
+    budget = study.environment_steps
+    return {
+        "complete": len(rows) == planned,
+        "design_commit": design,
+        "settings": learning.settings(study),
+        "summary": {
+            "held_out": {
+                **outcome(results, lambda split, family: split in SPLITS),
+                "by_split": {one: outcome(results, lambda split, family, one=one: split == one) for one in SPLITS},
+                "by_family": {
+                    one: outcome(results, lambda split, family, one=one: split in SPLITS and family == one)
+                    for one in FAMILIES
+                },
+            },
+            "training": outcome(results, lambda split, family: split == "training"),
+            "held_out_families": outcome(results, lambda split, family: split == UNSEEN),
+        },
+        "methods": {
+            method: learning.method_row(study, runs, {run.seed: run.final_success(budget) for run in runs})
+            for method, runs in by_method.items()
+            if runs
+        },
+        "runs": list(rows),
+    }
+
+
+def outcome(results: Sequence[Result], keep: Callable[[str, str], bool]) -> dict[str, Any]:
+    """Success of the warm start and of each method's last checkpoints on some tasks, and the differences by seed.
+
+    Args:
+        keep: whether the tasks of a split and a family count.
+    """
+    success: dict[str, dict[int, float]] = {}
+    for result in results:
+        by_task = result.evaluated[str(TEMPERATURE)]
+        shares = [share for task_id, share in by_task.items() if keep(*_split_and_family(task_id))]
+        if shares:
+            success.setdefault(result.curve.method, {})[result.curve.seed] = statistics.fmean(shares)
+    found: dict[str, Any] = {NAMES.get(one, one): learning.interval(list(of.values())) for one, of in success.items()}
+    for one, other in (("arpo", BASE), ("grpo", BASE), ("arpo", "grpo")):
+        if {one, other} <= success.keys():
+            name = f"{one}_minus_{NAMES.get(other, other)}_points"
+            found[name] = learning.difference(success[one], success[other])
+    return found
+
+
+def _split_and_family(task_id: str) -> tuple[str, str]:
+    split, _, family = task_id.split("-")
+    return split, family
+
+
+def table(figures: Mapping[str, Any]) -> str:
+    """The figures as two Markdown tables."""
+    summary = figures["summary"]
+    held_out = summary["held_out"]
+    parts = {"held-out tasks": held_out, "training tasks": summary["training"]}
+    parts |= {**held_out["by_split"], **held_out["by_family"], "unseen families": summary["held_out_families"]}
+    names = ("warm_start", *METHODS)
+    differences = [name for name in held_out if name.endswith("_points")]
+    lines = [f"| tasks | {' | '.join((*names, *differences))} |", f"|{'---|' * (1 + len(names) + len(differences))}"]
+    for title, values in parts.items():
+        cells = [_cell(values.get(name), 100, "") for name in names]
+        cells += [_cell(values.get(name), 1, "+") for name in differences]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    lines += ["", "| method | replays | groups that teach | training steps | minutes |", "|---|---|---|---|---|"]
+    for method, row in figures["methods"].items():
+        cells = [method, f"{row['replays']:.0f}", f"{100 * row['informative_share']:.0f}%"]
+        lines.append(f"| {' | '.join(cells)} | {row['training_steps']:.0f} | {row['wall_s'] / 60:.1f} |")
+    lines.append(f"\n{len(figures['runs'])} runs, {'all' if figures['complete'] else 'not all'} that are planned")
+    return "\n".join(lines)
+
+
+def _cell(value: Mapping[str, float | None] | None, scale: float, sign: str) -> str:
+    """A mean with its interval."""
+    if value is None or value["mean"] is None:
+        return "–"
+    mean, low, high = (None if value[name] is None else scale * value[name] for name in ("mean", "low", "high"))  # type: ignore[operator]
+    return f"{mean:{sign}.1f}" if low is None else f"{mean:{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
+
+
+if __name__ == "__main__":
+    main()
