@@ -34,7 +34,7 @@ class KeptFeatures:
 
     def get(self, pixel_values: torch.Tensor, grid_thw: torch.Tensor, look: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Return the features (T, D) of these patches (P, C) on the CPU; `look` makes them if they are not kept."""
-        shown = sha256(pixel_values.detach().contiguous().view(torch.uint8).numpy())
+        shown = sha256(pixel_values.detach().contiguous().view(torch.uint8).numpy().data)
         shown.update(repr((grid_thw.tolist(), pixel_values.dtype)).encode())
         key = shown.digest()
         if key in self._features:
@@ -67,6 +67,6 @@ def keep_features() -> None:
             return upstream(self, hidden_states, grid_thw=grid_thw, **kwargs)
         of_tower = kept.setdefault(self, KeptFeatures())
         features = of_tower.get(hidden_states, grid_thw, lambda: upstream(self, hidden_states, grid_thw).pooler_output)
-        return BaseModelOutputWithPooling(pooler_output=features)
+        return BaseModelOutputWithPooling(pooler_output=features)  # type: ignore[arg-type]
 
-    Tower.forward = forward
+    Tower.forward = forward  # type: ignore[method-assign]
