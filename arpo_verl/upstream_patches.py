@@ -147,6 +147,12 @@ PROCESS_GROUP = Patch(
     ("initialize_global_process_group_ray",),
     "It asks torch for a process group that names the CPU twice, which torch refuses.",
 )
+# On a CPU, in the training processes. Their results are the same without it, so nobody checks it.
+LOG_PROBS = Patch(
+    "verl.utils.torch_functional",
+    ("logprobs_from_logits_v2",),
+    "A small model's update takes a sixth longer.",
+)
 ONEDNN = Patch("vllm._custom_ops", ("_supports_onednn",), "vLLM would take the trainer's weights only once.")
 
 # In every process of vLLM. Training does not depend on it, so nobody checks it.

@@ -55,6 +55,12 @@ TEMPERATURE = 0.6
 """At which warm start and checkpoints are evaluated: the paper's."""
 DESIGN = ("docs/held-out.md", "benchmarks/held_out.py")
 NAMES = {BASE: "warm_start"}
+LEAN = (
+    "trainer.logger=[file]",
+    "trainer.v1.sampler.sampler_kwargs.log_val_episodes=0",
+    "environment.status_file=null",
+)
+"""Off: curves, film strips and a live view that no figure is made of."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,10 @@ class HeldOutStudy(Study):
     def groups(self) -> int:
         """Groups in a training step."""
         return self.groups_a_step
+
+    def overrides(self, method: str, seed: int) -> list[str]:
+        """The options behind the recipe."""
+        return [*super().overrides(method, seed), *LEAN]
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
 """Beside a training run: this package lets the stock veRL trainer run on a machine without a GPU.
 
-Training uses the CPU as a platform (`platform`), veRL's own FSDP2 engines on it (`engine`) and one patch. Rollouts use
-the engine `transformers`. `cpu/replica.py: TransformersReplica` starts `cpu/server.py: TransformersServer`, a Ray actor
-whose `generate` veRL calls for each reply. It batches requests in `cpu/generation/generator.py: Generator`, and
+Training uses the CPU as a platform (`platform`), veRL's own FSDP2 engines on it (`engine`) and two patches. Rollouts
+use the engine `transformers`. `cpu/replica.py: TransformersReplica` starts `cpu/server.py: TransformersServer`, a Ray
+actor whose `generate` veRL calls for each reply. It batches requests in `cpu/generation/generator.py: Generator`, and
 `cpu/adapter.py: ServerAdapter` sends it the trainer's weights after each update. If vLLM's CPU build is installed,
-veRL's own vLLM rollout runs too (`vllm`, a second patch).
+veRL's own vLLM rollout runs too (`vllm`, a third patch).
 
 Importing this package registers nothing: `arpo_verl.plugin` calls `register()` if `VERL_PLATFORM=cpu`.
 """
@@ -32,12 +32,13 @@ def register() -> None:
     os.environ.setdefault("TQ_LOGGING_LEVEL", "ERROR")
     from arpo_verl.cpu import engine, patch, platform, rollout, vllm
     from arpo_verl.post_import import when_imported
-    from arpo_verl.upstream_patches import ONEDNN, PROCESS_GROUP
+    from arpo_verl.upstream_patches import LOG_PROBS, ONEDNN, PROCESS_GROUP
 
     for name, value in vllm.ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     platform.register()
     PROCESS_GROUP.when_imported(patch.initialize_once_named)
+    LOG_PROBS.when_imported(patch.log_probs_at_once)
     ONEDNN.when_imported(vllm.without_onednn)
     when_imported(engine.MODULE, engine.register)
     when_imported(rollout.REPLICA_MODULE, rollout.register_replica)

@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
+from arpo_verl.policy.frozen_vision import keep_features
+
 
 class UpperLayersAdamW(torch.optim.AdamW):
     """Trains only the language model's two last layers and the last norm. All else is frozen, also the vision tower.
 
     veRL loads it by `actor.optim.optimizer_impl` and `optimizer`, and builds it before the first forward pass. So
-    FSDP2 never asks for gradients of frozen parameters.
+    FSDP2 never asks for gradients of frozen parameters. The frozen tower looks at each screenshot once.
 
     Args:
         parameters: those of a Qwen2.5-VL with a head of its own, in the order of `Module.parameters`.
@@ -41,4 +43,5 @@ class UpperLayersAdamW(torch.optim.AdamW):
             )
         for parameter in (*frozen[: -2 * self.LAYER], head):
             parameter.requires_grad_(False)
+        keep_features()
         super().__init__([*layers, norm], **options)

@@ -1,7 +1,8 @@
-"""What the CPU part registers with veRL, in a fresh interpreter, and its one patch."""
+"""What the CPU part registers with veRL, in a fresh interpreter, and its patches."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
@@ -65,6 +66,24 @@ def test_patch_keeps_the_backend_that_a_caller_names():
     patch.apply(module, initialize_once_named)
     assert module.initialize_global_process_group_ray() == (None, "cpu:gloo")
     assert module.initialize_global_process_group_ray(5, backend="cpu:mpi") == (5, "cpu:mpi")
+
+
+def test_log_probs_at_once_are_upstreams_bit_by_bit_and_so_are_their_gradients():
+    from verl.utils.torch_functional import logprobs_from_logits_v2
+
+    from arpo_verl.cpu.patch import log_probs_at_once
+
+    upstream = inspect.unwrap(logprobs_from_logits_v2)
+    ours = log_probs_at_once("logprobs_from_logits_v2", upstream)
+    labels = torch.randint(1328, (40,))
+    drawn = torch.randn(40, 1328) * 5
+    made = []
+    for function in (upstream, ours):
+        logits = drawn.clone().requires_grad_()
+        log_probs = function(logits, labels)
+        log_probs.sum().backward()
+        made.append((log_probs, logits.grad))
+    assert all(map(torch.equal, *made))
 
 
 @pytest.mark.parametrize(

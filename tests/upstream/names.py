@@ -392,6 +392,11 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
         "verl.utils.distributed:initialize_global_process_group_ray",
         ('backend = backend or f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}"',),
     ),
+    (
+        "cpu.patch",
+        "verl.utils.torch_functional:logprobs_from_logits_v2",
+        ("logsumexp_values = torch.stack([torch.logsumexp(logit, dim=-1) for logit in logits])",),
+    ),
     ("cpu.platform", "verl.utils.device:get_nccl_backend", ("get_platform().communication_backend_name()",)),
     ("cpu.platform", "verl.utils.device:is_support_ipc", ("get_platform().is_ipc_supported()",)),
     (
