@@ -34,7 +34,8 @@ from arpo_verl.tasks.families import GeneratedTask, generate
 
 FAMILIES = ("press", "choose", "tick", "two")
 """The families of the training tasks, which the warm start reads best."""
-TRAINING = (  # fmt: skip
+# fmt: off
+TRAINING = (
     0, 13, 19, 24, 35, 67, 68, 72, 74, 77, 83, 91, 95, 120, 122, 125, 139, 162, 173, 176, 191, 218, 223, 229, 230,
     251, 263, 278, 283, 284, 290, 293, 294, 299, 302, 314, 320, 325, 331, 332, 337, 348, 359, 373, 377, 384, 404, 428,
     440, 443, 452, 464, 473, 475, 476, 481, 506, 529, 535, 542, 565, 577, 583, 589, 595, 596, 607, 611, 617, 625, 642,
@@ -42,6 +43,7 @@ TRAINING = (  # fmt: skip
     890, 905, 914, 918, 923, 924, 938, 949, 955, 971, 973, 978, 983, 989, 1016, 1027, 1031, 1032, 1044, 1046, 1050,
     1051, 1063, 1067, 1068, 1074, 1081, 1091, 1112, 1118, 1135, 1145, 1153, 1154,
 )
+# fmt: on
 """Numbers of the training tasks."""
 SPLITS = ("held_out_seeds", "held_out_words", "held_out_themes")
 UNSEEN = "held_out_families"
