@@ -33,6 +33,7 @@ class Arguments(argparse.ArgumentParser):
         results = RESULTS / f"{name or Path(sys.argv[0]).stem}.json"
         if smoke:
             self.add_argument("--smoke", action="store_true", help=f"{smoke}: does it run at all")
+        self._results = results
         words = "write the figures there; without a path into benchmarks/results"
         self.add_argument("--json", type=Path, nargs="?", const=results, metavar="PATH", help=words)
 
@@ -50,6 +51,8 @@ class Arguments(argparse.ArgumentParser):
         """
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         arguments = self.parse_args()
+        if getattr(arguments, "smoke", False) and arguments.json == self._results:
+            self.error("--smoke needs --json PATH: benchmarks/results has the figures of whole runs")
         for name, (full, smoke) in self._sizes.items():
             if getattr(arguments, name) is None:
                 setattr(arguments, name, smoke if arguments.smoke else full)

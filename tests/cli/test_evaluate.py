@@ -132,5 +132,6 @@ def test_a_harness_plays_on_the_same_pool(local_ray, tmp_path, model_path):
     options += ["--agent", "max_reply_tokens=8", "--runs", "2", "--desktops", "2", "--max-steps", "2"]
     assert main(["evaluate", "--model", model_path, *options, "--out", str(out)]) == 0
     for path in out.rglob("episode.json"):
-        assert all(turn["request"]["messages"] for turn in json.loads(path.read_text())["turns"])
+        turns = json.loads(path.read_text())["turns"]
+        assert turns and all(turn["request"]["messages"] for turn in turns)
     assert len(list(out.rglob("episode.json"))) == 2 and "| **all** | 1 | 2 |" in (out / "results.md").read_text()
