@@ -112,7 +112,10 @@ def _python_path() -> list[str]:
 
 
 def _is_pythons(path: str) -> bool:
+    """Return whether it holds Python's own modules or installed packages, also those of `pip install --target`."""
     prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
-    return bool({"site-packages", "dist-packages"} & set(Path(path).parts)) or any(
-        Path(path).is_relative_to(prefix) for prefix in prefixes
+    return (
+        bool({"site-packages", "dist-packages"} & set(Path(path).parts))
+        or any(Path(path).is_relative_to(prefix) for prefix in prefixes)
+        or (path != "" and any(Path(path).glob("*.dist-info")))
     )
