@@ -84,7 +84,7 @@ def compose(policy: Path, folder: Path, cache: str, episodes: int, turns: int, d
         "actor_rollout_ref.rollout.load_format=auto",  # its own weights: no trainer sends any
         "actor_rollout_ref.rollout.nnodes=1",
         "actor_rollout_ref.rollout.n_gpus_per_node=1",
-        "actor_rollout_ref.rollout.checkpoint_engine.backend=ray",
+        f"actor_rollout_ref.rollout.checkpoint_engine.backend={'ray' if device == 'cpu' else 'naive'}",
         f"actor_rollout_ref.rollout.max_model_len={tokens}",
         "actor_rollout_ref.rollout.max_num_batched_tokens=16384",
         f"{vllm}.kv_cache_memory_bytes={episodes * tokens * 160}",
