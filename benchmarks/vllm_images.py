@@ -1,19 +1,20 @@
 """What a screenshot costs in veRL's vLLM rollout, at each turn of an episode.
 
     make vllm && .cache/vllm/bin/python benchmarks/vllm_images.py [--smoke] [--json [PATH]] [--episodes N] [--turns N]
+    python benchmarks/vllm_images.py --gpu ...   # stock vLLM, on a GPU
 
-veRL's own replica, server and client, on a CPU, with our rollout worker and agent loop: episodes of screenshots of
-1920x1080 with Qwen2.5-VL's patches, in bfloat16 as on GPUs, so an image has 25.3 MB; a model of tiny weights. Desktops
-are played (`event_loop_parts.py`). The engine writes three tokens a turn, and a click takes their place, so that each
-episode has all its turns. All episodes take a turn together, and `vllm_counters.py` counts in vLLM's processes what
-each turn took. Not in it: a trainer and weight updates, GPUs, more than one worker.
+veRL's own replica, server and client, on a CPU or a GPU, with our rollout worker and agent loop: episodes of
+screenshots of 1920x1080 with Qwen2.5-VL's patches, in bfloat16 as on GPUs, so an image has 25.3 MB; a model of tiny
+weights. Desktops are played (`event_loop_parts.py`). The engine writes three tokens a turn, and a click takes their
+place, so that each episode has all its turns. All episodes take a turn together, and `vllm_counters.py` counts in
+vLLM's processes what each turn took. Not in it: a trainer and weight updates, more than one worker.
 
 Each figure is of one episode, by turn where it is a list.
 
 - `bytes`: sent, received, written to and read from shared memory, by vLLM's processes together.
 - `core_cpu_ms`, `worker_cpu_ms`: CPU time of EngineCore's process and of the worker's, without what they spin while
   they wait for a message, and without the model's own forward passes (`model_cpu_ms`). `api_cpu_ms` is the server's
-  process, which prepares images.
+  process, which prepares images. With `--gpu`, a worker's includes what it spins while it waits for the GPU.
 - `processings_per_screenshot`: images that the processor was given, over screenshots.
 - `turn15_over_turn2`: bytes of the last turn over those of the second.
 - `bytes_ratio`: bytes of an episode with vLLM's default cache, `lru`, over those with the last one.
@@ -65,7 +66,7 @@ def build(folder: Path) -> Path:
     return policy
 
 
-def compose(policy: Path, folder: Path, cache: str, episodes: int, turns: int) -> Any:
+def compose(policy: Path, folder: Path, cache: str, episodes: int, turns: int, device: str) -> Any:
     """The embedded recipe on vLLM, with screens and precision of `osworld_full`."""
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
@@ -76,13 +77,14 @@ def compose(policy: Path, folder: Path, cache: str, episodes: int, turns: int) -
         "hydra.searchpath=[pkg://verl.trainer.config]",
         "+engine=vllm_cpu",
         f"run_dir={folder}",
+        f"trainer.device={device}",
         f"actor_rollout_ref.model.path={policy}",
         f"actor_rollout_ref.rollout.n={episodes}",
         "actor_rollout_ref.rollout.dtype=bfloat16",
         "actor_rollout_ref.rollout.load_format=auto",  # its own weights: no trainer sends any
         "actor_rollout_ref.rollout.nnodes=1",
         "actor_rollout_ref.rollout.n_gpus_per_node=1",
-        "actor_rollout_ref.rollout.checkpoint_engine.backend=ray",
+        f"actor_rollout_ref.rollout.checkpoint_engine.backend={'ray' if device == 'cpu' else 'naive'}",
         f"actor_rollout_ref.rollout.max_model_len={tokens}",
         "actor_rollout_ref.rollout.max_num_batched_tokens=16384",
         f"{vllm}.kv_cache_memory_bytes={episodes * tokens * 160}",
@@ -143,7 +145,9 @@ def watched(workers_class: Any) -> Any:
     return ray.remote(WatchedWorker)
 
 
-def measure(policy: Path, counts: Path, cache: str, episodes: int, turns: int, updates: bool) -> list[dict[str, Any]]:
+def measure(
+    policy: Path, counts: Path, cache: str, episodes: int, turns: int, updates: bool, device: str
+) -> list[dict[str, Any]]:
     """Play the episodes at once, in one worker; Ray runs already."""
     import transfer_queue as tq
     from verl.utils.import_utils import load_class_from_fqn
@@ -152,7 +156,7 @@ def measure(policy: Path, counts: Path, cache: str, episodes: int, turns: int, u
     from arpo_verl.plugin.settings import connect_pool
 
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
-        config = compose(policy, Path(folder), cache, episodes, turns)
+        config = compose(policy, Path(folder), cache, episodes, turns, device)
         tq.init(
             {
                 "enable": True,
@@ -214,15 +218,18 @@ def figures(turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def run(cache: str, episodes: int, turns: int, updates: bool = False) -> dict[str, Any]:
-    """With a Ray and an engine of its own."""
+def run(cache: str, episodes: int, turns: int, device: str, updates: bool = False) -> dict[str, Any]:
+    """With a Ray and an engine of its own, on "cpu" or "cuda"."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, installed(Path(folder, "counts")) as variables:
         path = os.pathsep.join([variables["PYTHONPATH"], str(ROOT)])
-        os.environ.update({**variables, "PYTHONPATH": path, "VERL_PLATFORM": "cpu"})
+        os.environ.update({**variables, "PYTHONPATH": path})
+        if device == "cpu":
+            os.environ["VERL_PLATFORM"] = device
         policy = build(Path(folder, "policy"))
         ray.init(address="local", num_cpus=16, num_gpus=1, include_dashboard=False)
         try:
-            return figures(measure(policy, Path(variables["BENCHMARK_COUNTERS"]), cache, episodes, turns, updates))
+            counts = Path(variables["BENCHMARK_COUNTERS"])
+            return figures(measure(policy, counts, cache, episodes, turns, updates, device))
         finally:
             ray.shutdown()
 
@@ -232,10 +239,12 @@ def main() -> None:
     parser.add_size("--episodes", 8, 2, "episodes at once")
     parser.add_size("--turns", 15, 3, "of each")
     parser.add_argument("--cache", nargs="*", choices=CACHES, default=list(CACHES), help="`mm_processor_cache_type`")
+    parser.add_argument("--gpu", action="store_true", help="on this machine's GPU, with stock vLLM")
     arguments = parser.parse()
-    measured = machine()
-    by_cache = {cache: run(cache, arguments.episodes, arguments.turns) for cache in arguments.cache}
-    updated = {} if arguments.smoke else {cache: run(cache, 2, arguments.turns, True) for cache in arguments.cache}
+    measured, device = machine(), "cuda" if arguments.gpu else "cpu"
+    by_cache = {cache: run(cache, arguments.episodes, arguments.turns, device) for cache in arguments.cache}
+    again = [] if arguments.smoke else arguments.cache
+    updated = {cache: run(cache, 2, arguments.turns, device, True) for cache in again}
     figures = {**measured, **summary(by_cache), **by_cache, "with_updates": updated}
     report({**figures, "load_after": os.getloadavg()[0]}, arguments.json)
 
