@@ -77,7 +77,7 @@ def encode_share(
     made = encode(hidden_states[begin:end], grid_thw[share.start : share.stop])
     own = [made.pooler_output, *getattr(made, "deepstack_features", ())]
     counts = [sum(patches[each.start : each.stop]) // patches_per_feature for each in shares]
-    together = _FeaturesOfAll.apply(torch.cat(own, dim=-1), counts, group)
+    together = _FeaturesOfAll.apply(torch.cat(own, dim=-1), counts, group)  # type: ignore[no-untyped-call]
     features, *deepstack = together.split(own[0].shape[-1], dim=-1)
     return type(made)(pooler_output=features, **({"deepstack_features": deepstack} if deepstack else {}))
 
