@@ -13,7 +13,9 @@ For each recipe:
   once; `reserved` also what its allocator kept, and `outside_pytorch` what CUDA took beside it.
 - `longest`, `common`: a row at the recipe's longest, and one with replies of 290 tokens. `score_s` is
   the forward pass for log-probs, `update_s` forward and backward, `pixels_s` what the CPU needs for its pixel values.
-- `encoder_forward_s`: of an update's seconds, the image encoder's forward pass, which each rank of a sequence repeats.
+- `encoder_forward_s`: of an update's seconds, the image encoder's forward pass. The ranks of a sequence share its
+  screenshots; this one has a largest share.
+- `without_sharing`: the longest row where each rank of a sequence encodes all screenshots, as veRL does by itself.
 - `flops_share`: of the GPU's peak in bf16, by veRL's count of an update's operations.
 - `optimizer_s`, `load_s`, `offload_s`: AdamW's step, and weights and optimizer to the GPU and back.
 - `step_s`: scoring and updates of a step of common rows on this GPU, from these times.
@@ -38,7 +40,7 @@ from event_loop_parts import screenshot
 from figures import Arguments, report
 from trainer_run import ROOT
 
-from arpo_verl.footprint import TURN_TOKENS, screenshot_tokens
+from arpo_verl.footprint import TURN_TOKENS, screenshot_tokens, sequence_tokens
 
 RECIPES = ("osworld_full", "gpu_smoke", "osworld_window")
 COMMON_REPLY_TOKENS = 290
@@ -142,6 +144,16 @@ def small(model: Any) -> Any:
     return replace(model, intermediate_size=128, num_parameters=500_000, **sizes, **vision)
 
 
+def longest_reply(run: Any) -> int:
+    """Most tokens of a reply with which all screenshots and replies of a row fit into it.
+
+    Args:
+        run: a `RunSizes`.
+    """
+    left = run.max_sequence_tokens - sequence_tokens(run, run.max_screenshots, 0)
+    return min(run.max_reply_tokens, left // run.max_replies)
+
+
 def make_row(inputs: Any, run: Any, reply_tokens: int, number: int) -> dict[str, torch.Tensor | dict[str, Any]]:
     """A row as the rollout workers write it: its prompt, then screenshots and replies in turn.
 
@@ -214,16 +226,16 @@ def start_group(world: int) -> None:
 
 
 @contextlib.contextmanager
-def exchanges_within(model_module: Any) -> Iterator[None]:
+def exchanges_within(*modules: Any) -> Iterator[None]:
     """Ulysses' exchanges between the ranks of a sequence, within this one: it receives what it sends. So attention sees
     the whole sequence with this rank's share of heads, as it does on GPUs. Fakes would leave memory as it was.
 
     Args:
-        model_module: veRL's, whose attention collects the ranks' position ids.
+        modules: veRL's, whose attention collects the ranks' position ids, and ours, which collects their features.
     """
 
     class Collectives:
-        """`torch.distributed`, with another `all_gather`."""
+        """`torch.distributed`, with other exchanges."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(torch.distributed, name)
@@ -233,16 +245,38 @@ def exchanges_within(model_module: Any) -> Iterator[None]:
             for rank, each in enumerate(gathered):
                 each.copy_(mine + rank * mine.shape[-1])
 
+        @staticmethod
+        def all_gather_into_tensor(gathered: torch.Tensor, mine: torch.Tensor, **_: Any) -> None:
+            gathered.view(-1, *mine.shape).copy_(mine)
+
+        @staticmethod
+        def reduce_scatter_tensor(mine: torch.Tensor, summands: torch.Tensor, **_: Any) -> None:
+            mine.copy_(summands[: len(mine)])
+
     def all_to_all(received: list[torch.Tensor], sent: list[torch.Tensor], **_: Any) -> None:
         for one, other in zip(received, sent, strict=True):
             one.copy_(other)
 
-    upstream = torch.distributed.all_to_all, model_module.dist
-    torch.distributed.all_to_all, model_module.dist = all_to_all, Collectives()
+    upstream = torch.distributed.all_to_all
+    torch.distributed.all_to_all = all_to_all
+    for module in modules:
+        module.dist = Collectives()
     try:
         yield
     finally:
-        torch.distributed.all_to_all, model_module.dist = upstream
+        torch.distributed.all_to_all = upstream
+        for module in modules:
+            module.dist = torch.distributed
+
+
+@contextlib.contextmanager
+def each_encodes_all(visual: Any) -> Iterator[None]:
+    """The image encoder as it is without our patch."""
+    shared = vars(visual).pop("forward")
+    try:
+        yield
+    finally:
+        visual.forward = shared
 
 
 def build_engine(config: Any, actor: Any, device: str) -> Any:
@@ -337,8 +371,8 @@ def measure(name: str, smoke: bool) -> dict[str, Any]:
     rows = {
         length: [make_row(inputs, run, tokens, number) for number in range(ROWS)]
         for length, tokens in (
-            ("longest", run.max_reply_tokens),
-            ("common", min(COMMON_REPLY_TOKENS, run.max_reply_tokens)),
+            ("longest", longest_reply(run)),
+            ("common", min(COMMON_REPLY_TOKENS, longest_reply(run))),
         )
     }
     print(f"{name}: {run.num_gpus} GPUs, {longest_sequence(run)} tokens, rows of", flush=True)
@@ -373,6 +407,7 @@ def figures_of(engine: Any, actor: Any, config: Any, run: Any, rows: dict[str, l
     from verl.workers.utils.losses import ppo_loss
 
     from arpo_verl.footprint import update_memory
+    from arpo_verl.plugin import shared_encoder
 
     loss, device = partial(ppo_loss, config=actor), get_device_name()
     settings = {
@@ -390,7 +425,7 @@ def figures_of(engine: Any, actor: Any, config: Any, run: Any, rows: dict[str, l
     memory: dict[str, float] = {}
     with contextlib.ExitStack() as stack:
         if run.sequence_parallel_size > 1:
-            stack.enter_context(exchanges_within(qwen2_vl))
+            stack.enter_context(exchanges_within(qwen2_vl, shared_encoder))
         before = allocated()
         engine.to(device, model=True, optimizer=False, grad=False)
         memory["weights"] = allocated() - before
@@ -401,27 +436,16 @@ def figures_of(engine: Any, actor: Any, config: Any, run: Any, rows: dict[str, l
             memory["weights, gradients and optimizer"] = allocated() - before
         with engine.eval_mode():
             engine.infer_batch(make_batch(rows["common"][:1], scoring))
+        of_rows = partial(figures_of_rows, engine, loss=loss, scoring=scoring, updating=updating)
         for length, made in rows.items():
-            count = len(made)
-            found: dict[str, Any] = {"tokens": len(made[0]["input_ids"])}
-            lazy = [row["multi_modal_inputs"]["pixel_values"] for row in made]
-            found["pixels_s"] = timed(lambda lazy=lazy: [torch.cat([one]) for one in lazy]) / count
-            reset_peak()
-            with engine.eval_mode(), watched(engine.module, memory, "in scoring, ", length):
-                found["score_s"] = timed(engine.infer_batch, make_batch(made, scoring)) / count
-            found["score_peak_gb"] = peak()
-            reset_peak()
-            with engine.train_mode(), watched(engine.module, memory, "", length) as encoder_s:
-                took = timed(engine.train_batch, make_batch(made, updating), loss)
-            found["update_s"] = (took - engine.optimizer_s) / count
-            found["encoder_forward_s"] = statistics.median(encoder_s)
-            found["optimizer_s"] = engine.optimizer_s
-            found["update_peak_gb"] = peak()
-            found["flops_share"] = flops_share(engine, run, made[0], found["update_s"])
+            figures[length] = of_rows(made, memory if length == "longest" else {})
+            figures[length]["flops_share"] = flops_share(engine, run, made[0], figures[length]["update_s"])
+            print(json.dumps({length: figures[length]}), flush=True)
             if length == "longest":
                 memory |= {"peak": peak(), **outside()}
-            figures[length] = found
-            print(json.dumps({length: found}), flush=True)
+        if run.sequence_parallel_size > 1:
+            with each_encodes_all(engine.module.model.visual):
+                figures["without_sharing"] = {"longest": of_rows(rows["longest"], {})}
         figures["load_s"] = timed(engine.to, device, model=True, optimizer=True, grad=True)
         figures["offload_s"] = timed(engine.to, "cpu", model=True, optimizer=True, grad=True)
     ranks = run.num_gpus // run.sequence_parallel_size
@@ -437,6 +461,27 @@ def figures_of(engine: Any, actor: Any, config: Any, run: Any, rows: dict[str, l
     return figures
 
 
+def figures_of_rows(
+    engine: Any, rows: list[Any], memory: dict[str, float], loss: Any, scoring: dict[str, Any], updating: dict[str, Any]
+) -> dict[str, Any]:
+    """Score these rows and update by them. What the first of them holds is noted in `memory`."""
+    found: dict[str, Any] = {"tokens": len(rows[0]["input_ids"])}
+    lazy = [row["multi_modal_inputs"]["pixel_values"] for row in rows]
+    found["pixels_s"] = timed(lambda: [torch.cat([one]) for one in lazy]) / len(rows)
+    reset_peak()
+    with engine.eval_mode(), watched(engine.module, memory, "in scoring, "):
+        found["score_s"] = timed(engine.infer_batch, make_batch(rows, scoring)) / len(rows)
+    found["score_peak_gb"] = peak()
+    reset_peak()
+    with engine.train_mode(), watched(engine.module, memory, "") as encoder_s:
+        took = timed(engine.train_batch, make_batch(rows, updating), loss)
+    found["update_s"] = (took - engine.optimizer_s) / len(rows)
+    found["encoder_forward_s"] = statistics.median(encoder_s)
+    found["optimizer_s"] = engine.optimizer_s
+    found["update_peak_gb"] = peak()
+    return found
+
+
 def flops_share(engine: Any, run: Any, row: dict[str, Any], seconds: float) -> float:
     """Share of the GPU's bf16 operations that veRL counts for an update of the row, which some ranks share."""
     from verl.utils.flops_counter import FlopsCounter
@@ -448,8 +493,8 @@ def flops_share(engine: Any, run: Any, row: dict[str, Any], seconds: float) -> f
 
 
 @contextlib.contextmanager
-def watched(module: Any, memory: dict[str, float], words: str, length: str) -> Iterator[list[float]]:
-    """Note in `memory` what is held behind each part of the forward pass of the longest row, in GB.
+def watched(module: Any, memory: dict[str, float], words: str) -> Iterator[list[float]]:
+    """Note in `memory` what is held behind each part of the first row's forward pass, in GB.
 
     Yields:
         seconds of the image encoder's forward passes; in an update gradient checkpointing makes the layers', not it,
@@ -466,9 +511,8 @@ def watched(module: Any, memory: dict[str, float], words: str, length: str) -> I
         synchronize()
         if part == "the image encoder":
             seconds.append(time.perf_counter() - begun[0])
-        if length == "longest":
-            memory[f"{words}behind {part}"] = allocated()
-            memory[f"{words}peak until {part}"] = peak()
+        memory.setdefault(f"{words}behind {part}", allocated())
+        memory.setdefault(f"{words}peak until {part}", peak())
 
     parts = {"the image encoder": module.model.visual, "the language model": module.model.language_model}
     parts["the logits"] = module.lm_head
