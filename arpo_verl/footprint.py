@@ -423,8 +423,7 @@ def update_memory(run: RunSizes) -> dict[str, int]:
     """Count the bytes on one GPU at the peak of an update, with gradient checkpointing: computed, not measured."""
     model, tokens = run.model, min(longest_sequence(run), run.max_sequence_tokens) * run.micro_batch_size
     local = -(-tokens // run.sequence_parallel_size)
-    # Each process embeds all screenshots of its sequences before the sequence is split.
-    patches = run.micro_batch_size * run.max_screenshots * screenshot_tokens(model, run.image) * model.merge_size**2
+    patches = _encoded_patches(run, run.sequence_parallel_size)
     layer = layer_activation_bytes(local, model.hidden_size, model.intermediate_size)
     vision_layer = layer_activation_bytes(patches, model.vision_hidden_size, model.vision_intermediate_size)
     checkpoints = BF16 * model.num_layers * local * model.hidden_size
@@ -449,7 +448,7 @@ def reference_memory(run: RunSizes) -> dict[str, int]:
     """
     model, tokens = run.model, min(longest_sequence(run), run.max_sequence_tokens) * run.micro_batch_size
     local = -(-tokens // run.reference_split)
-    patches = run.micro_batch_size * run.max_screenshots * screenshot_tokens(model, run.image) * model.merge_size**2
+    patches = _encoded_patches(run, run.reference_split)
     layer = layer_activation_bytes(local, model.hidden_size, model.intermediate_size)
     vision_layer = layer_activation_bytes(patches, model.vision_hidden_size, model.vision_intermediate_size)
     states = FP32 * (not run.offloads_weights) + ADAM_BYTES * (not run.offloads_optimizer)
@@ -460,6 +459,13 @@ def reference_memory(run: RunSizes) -> dict[str, int]:
         "logits": BF16 * local * model.vocab_size,
         "CUDA and NCCL (assumed)": GPU_RESERVE_BYTES,
     }
+
+
+def _encoded_patches(run: RunSizes, ranks: int) -> int:
+    """Count the patches that one of the ranks that share a sequence encodes: its part of a micro-batch's screenshots
+    (`arpo_verl/plugin/shared_encoder.py`)."""
+    screenshots = -(-run.micro_batch_size * run.max_screenshots // ranks)
+    return screenshots * screenshot_tokens(run.model, run.image) * run.model.merge_size**2
 
 
 def _gathered_bytes(model: Model) -> int:

@@ -7,7 +7,8 @@ replaces the function in every module that already has it. And the code that nee
 which raises an error if a module has upstream's own function.
 
 This module imports nothing of upstream, since some callers of `check` must load fast. Our versions of upstream's
-functions are in the rooms: `plugin/patches.py`, `cpu/patch.py`, `cpu/vllm.py`, `vllm_segments.py`, `vllm_images.py`.
+functions are in the rooms: `plugin/patches.py`, `plugin/shared_encoder.py`, `cpu/patch.py`,
+`cpu/vllm.py`, `vllm_segments.py`, `vllm_images.py`.
 
 """
 
@@ -139,6 +140,12 @@ EQUAL_LENGTHS = Patch(
     "verl.utils.tensordict_utils",
     ("maybe_fix_3d_position_ids",),
     "It fails on rows that are all equally long.",
+)
+# The same, where a sequence is split over GPUs. The results are the same without it, so nobody checks it.
+SHARED_ENCODER = Patch(
+    "verl.models.transformers.monkey_patch",
+    ("apply_monkey_patch",),
+    "Each GPU of a sequence would encode all of its screenshots.",
 )
 
 # On a CPU: in the training processes, and in vLLM's workers. The platform checks both.

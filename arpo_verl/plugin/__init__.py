@@ -16,6 +16,7 @@ The modules, in the order of a training step:
   `model_inputs`) puts it in a failure's place. The sampler then stores the batch's own successes and forms mini-batches
   (`padding`). `records/run_records.py`, `step_metrics` and `validation_samples` report it;
 - advantages: `plugin/estimator.py: compute_replay_grpo_advantage`;
+- scoring and update, in the training processes: `shared_encoder` divides a split sequence's screenshots among its GPUs;
 - checkpoints: `checkpoints` saves and restores the store, and saves what a `resume` depends on. `seeding` makes a store
   to start with.
 
@@ -33,7 +34,7 @@ from typing import Any
 
 from arpo_verl import vllm_segments
 from arpo_verl.post_import import when_imported
-from arpo_verl.upstream_patches import ENGINE_CALLS, EQUAL_LENGTHS, ROLLOUT_CORRECTION, TASK_ORDER
+from arpo_verl.upstream_patches import ENGINE_CALLS, EQUAL_LENGTHS, ROLLOUT_CORRECTION, SHARED_ENCODER, TASK_ORDER
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ def register() -> None:
     when_imported("verl.experimental.agent_loop.agent_loop", _register_agent_loop)
     when_imported("verl.trainer.ppo.core_algos", _register_advantage_estimator)
     vllm_segments.patch()  # vLLM also does it in its processes, unless VLLM_PLUGINS leaves us out
-    for patch in (ROLLOUT_CORRECTION, EQUAL_LENGTHS, ENGINE_CALLS, TASK_ORDER):
+    for patch in (ROLLOUT_CORRECTION, EQUAL_LENGTHS, SHARED_ENCODER, ENGINE_CALLS, TASK_ORDER):
         patch.when_imported(_replacement)
 
 

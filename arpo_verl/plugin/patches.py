@@ -10,7 +10,7 @@ from typing import Any
 
 from arpo_verl.plugin.trainer_watch import TrainerEngines, in_words, is_death
 from arpo_verl.replay.labels import labelled_rows
-from arpo_verl.upstream_patches import EQUAL_LENGTHS, ROLLOUT_CORRECTION, TASK_ORDER
+from arpo_verl.upstream_patches import EQUAL_LENGTHS, ROLLOUT_CORRECTION, SHARED_ENCODER, TASK_ORDER
 
 logger = logging.getLogger(__name__)
 
@@ -174,4 +174,8 @@ def replacement(name: str, upstream: Any) -> Any:
         return read_equal_lengths(upstream)
     if name in TASK_ORDER.names:
         return load_order_of_same_tasks(upstream)
+    if name in SHARED_ENCODER.names:
+        from arpo_verl.plugin.shared_encoder import share_encoder  # only training processes need it
+
+        return share_encoder(upstream)
     return survive_lost_engines(name.rpartition(".")[2], upstream)

@@ -230,6 +230,35 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
         )
         for name in ("rollout_log_probs", "old_log_probs")
     ),
+    # Where a split sequence's images are encoded, and the group that splits it
+    *(
+        (
+            "plugin.shared_encoder",
+            f"verl.models.transformers.{family}:_get_input_embeds",
+            (
+                "unpack_visual_output(model.visual(pixel_values, grid_thw=image_grid_thw))",
+                "model.visual(pixel_values_videos, grid_thw=video_grid_thw)",
+                "torch.tensor([[1, 4, 4]]",
+                "model.visual(pixel_values, grid_thw=image_grid_thw)",
+            ),
+        )
+        for family in ("qwen2_vl", "qwen3_vl")
+    ),
+    (
+        "plugin.shared_encoder",
+        "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_module",
+        ("apply_monkey_patch(\n                model=module,", "ulysses_sp_size=self.ulysses_sequence_parallel_size,"),
+    ),
+    (
+        "plugin.shared_encoder",
+        "verl.models.transformers.monkey_patch:patch_vlm_for_ulysses_input_slicing",
+        ('call_kwargs["inputs_embeds"] = slice_input_tensor(', "embed[visual_start:visual_end]", "embed[:0]"),
+    ),
+    (
+        "plugin.shared_encoder",
+        "verl.utils.transformers_compat:unpack_visual_output",
+        ("return visual_output.pooler_output, visual_output.deepstack_features", "visual_output.pooler_output, None"),
+    ),
     # The patch of the workers
     (
         "plugin.patches",
