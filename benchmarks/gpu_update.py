@@ -388,7 +388,7 @@ def load_processor(folder: Path) -> tuple[Any, Any]:
 
 
 def compose(name: str) -> Any:
-    """The recipe as the trainer composes it, resolved."""
+    """The recipe as the trainer composes it; its options may be changed."""
     from omegaconf import OmegaConf
 
     from arpo_verl.cli.composing import compose_recipe
