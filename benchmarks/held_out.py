@@ -91,13 +91,11 @@ def main() -> None:
     done = 0
     while done != arguments.runs and run_next(study, work, runs, path):
         done += 1
-    rows = read_rows(study, path)
-    if rows:
-        print(table(json.loads(path.read_text())))
-    if arguments.plot:
-        curves = [result.curve for result in map(Result.read, rows) if result.curve.method != BASE]
-        base = statistics.fmean(curve.points[0].success for curve in curves)
-        learning.plot(curves, study.environment_steps, base, arguments.plot)
+    if path.is_file():
+        figures = json.loads(path.read_text())
+        print(table(figures))
+        if arguments.plot:
+            plot(figures, arguments.plot)
 
 
 def _arguments() -> argparse.Namespace:
@@ -289,6 +287,61 @@ def _cell(value: Mapping[str, float | None] | None, scale: float, sign: str) -> 
         return "–"
     mean, low, high = (None if value[name] is None else scale * value[name] for name in ("mean", "low", "high"))  # type: ignore[operator]
     return f"{mean:{sign}.1f}" if low is None else f"{mean:{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
+
+
+def plot(figures: Mapping[str, Any], path: Path) -> None:
+    """Success while training, and the differences of the last checkpoints, with 95% intervals over seeds."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    curves = [result.curve for result in map(Result.read, figures["runs"]) if result.curve.method != BASE]
+    budget, summary = figures["settings"]["environment_steps"], figures["summary"]
+    figure, (training, last) = plt.subplots(1, 2, figsize=(11, 4), width_ratios=(1, 1.15))
+    for color, method in enumerate(METHODS):
+        runs = [curve for curve in curves if curve.method == method]
+        grid = range(0, budget + 1, max(1, budget // 100))
+        by_step = [
+            learning.interval([100 * run.success_at(steps, budget / 5, budget) for run in runs]) for steps in grid
+        ]
+        means, low, high = ([one[name] for one in by_step] for name in ("mean", "low", "high"))
+        training.plot(grid, means, label=method.upper(), color=f"C{color}")
+        if len(runs) > 1:
+            training.fill_between(grid, low, high, alpha=0.15, color=f"C{color}", linewidth=0)
+    training.set(xlabel="environment steps", ylabel="success on the training tasks, %", xlim=(0, budget), ylim=(0, 100))
+    training.legend(loc="upper left")
+    names = {
+        "grpo_minus_warm_start_points": ("GRPO − warm start", "C0"),
+        "arpo_minus_warm_start_points": ("ARPO − warm start", "C1"),
+        "arpo_minus_grpo_points": ("ARPO − GRPO", "black"),
+    }
+    parts = {
+        "held-out": summary["held_out"],
+        "training": summary["training"],
+        "unseen families": summary["held_out_families"],
+    }
+    rows = [
+        (f"{part}: {title}", values[name], color)
+        for part, values in parts.items()
+        for name, (title, color) in names.items()
+        if name in values
+    ]
+    for place, (_, value, color) in enumerate(rows):
+        last.plot(list(value["by_seed"].values()), [place] * len(value["by_seed"]), ".", color=color, alpha=0.4)
+        if value["low"] is not None:
+            half = value["high"] - value["mean"]
+            last.errorbar(value["mean"], place, xerr=half, fmt="D", color=color, capsize=4, markersize=5)
+    last.axvline(0, color="gray", linestyle="--", linewidth=1)
+    last.set(
+        xlabel="difference in points, last checkpoints", yticks=range(len(rows)), yticklabels=[row[0] for row in rows]
+    )
+    last.invert_yaxis()
+    for panel in (training, last):
+        panel.grid(alpha=0.3)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
 
 
 if __name__ == "__main__":

@@ -65,6 +65,8 @@ def test_each_seed_has_the_warm_start_and_both_methods_and_the_figures_say_when_
     assert held["by_split"]["held_out_words"]["grpo_minus_warm_start_points"]["mean"] == pytest.approx(5)
     assert figures["summary"]["training"]["arpo_minus_grpo_points"]["low"] == pytest.approx(10)
     assert "+15.0" in held_out.table(figures)
+    held_out.plot(figures, tmp_path / "figures.png")
+    assert (tmp_path / "figures.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_run_that_another_process_is_at_is_left_to_it(study, trains, tmp_path):
