@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import learning
+import numpy as np
 from figures import write
 from filelock import FileLock, Timeout
 from learning_runs import BASE, Curve, Result, Study, evaluate, train
@@ -91,8 +92,10 @@ def main() -> None:
     done = 0
     while done != arguments.runs and run_next(study, work, runs, path):
         done += 1
-    if path.is_file():
-        figures = json.loads(path.read_text())
+    rows = read_rows(study, path)
+    if rows:
+        figures = summarize(study, rows, len(runs), _design_commit(path))
+        write(figures, path)
         print(table(figures))
         if arguments.plot:
             plot(figures, arguments.plot)
@@ -241,18 +244,36 @@ def outcome(results: Sequence[Result], keep: Callable[[str, str], bool]) -> dict
     Args:
         keep: whether the tasks of a split and a family count.
     """
-    success: dict[str, dict[int, float]] = {}
+    shares: dict[str, dict[int, list[float]]] = {}
     for result in results:
-        by_task = result.evaluated[str(TEMPERATURE)]
-        shares = [share for task_id, share in by_task.items() if keep(*_split_and_family(task_id))]
-        if shares:
-            success.setdefault(result.curve.method, {})[result.curve.seed] = statistics.fmean(shares)
+        by_task = sorted(result.evaluated[str(TEMPERATURE)].items())
+        if kept := [share for task_id, share in by_task if keep(*_split_and_family(task_id))]:
+            shares.setdefault(result.curve.method, {})[result.curve.seed] = kept
+    success = {one: {seed: statistics.fmean(kept) for seed, kept in of.items()} for one, of in shares.items()}
     found: dict[str, Any] = {NAMES.get(one, one): learning.interval(list(of.values())) for one, of in success.items()}
     for one, other in (("arpo", BASE), ("grpo", BASE), ("arpo", "grpo")):
         if {one, other} <= success.keys():
             name = f"{one}_minus_{NAMES.get(other, other)}_points"
             found[name] = learning.difference(success[one], success[other])
+            found[name] |= resampled(shares[one], shares[other])
     return found
+
+
+def resampled(success: Mapping[int, Sequence[float]], reference: Mapping[int, Sequence[float]]) -> dict[str, Any]:
+    """95% interval of the difference in points where seeds and tasks are drawn anew: it is also about other tasks.
+
+    Args:
+        success, reference: by seed, the share of each task; each row has the tasks in one order.
+    """
+    both = sorted(success.keys() & reference.keys())
+    points = 100 * np.array([np.subtract(success[seed], reference[seed]) for seed in both])
+    if len(both) < 2:
+        return {"resampled_low": None, "resampled_high": None}
+    draw = np.random.default_rng(0)
+    of_seeds, of_tasks = (draw.multinomial(count, [1 / count] * count, 10_000) / count for count in points.shape)
+    means = ((of_seeds @ points) * of_tasks).sum(axis=1)
+    low, high = np.quantile(means, (0.025, 0.975))
+    return {"resampled_low": float(low), "resampled_high": float(high)}
 
 
 def _split_and_family(task_id: str) -> tuple[str, str]:
