@@ -320,16 +320,16 @@ def plot(figures: Mapping[str, Any], path: Path) -> None:
     curves = [result.curve for result in map(Result.read, figures["runs"]) if result.curve.method != BASE]
     budget, summary = figures["settings"]["environment_steps"], figures["summary"]
     figure, (training, last) = plt.subplots(1, 2, figsize=(11, 4), width_ratios=(1, 1.15))
-    for color, method in enumerate(METHODS):
+    for number, method in enumerate(METHODS):
         runs = [curve for curve in curves if curve.method == method]
         grid = range(0, budget + 1, max(1, budget // 100))
         by_step = [
             learning.interval([100 * run.success_at(steps, budget / 5, budget) for run in runs]) for steps in grid
         ]
         means, low, high = ([one[name] for one in by_step] for name in ("mean", "low", "high"))
-        training.plot(grid, means, label=method.upper(), color=f"C{color}")
+        training.plot(grid, means, label=method.upper(), color=f"C{number}")
         if len(runs) > 1:
-            training.fill_between(grid, low, high, alpha=0.15, color=f"C{color}", linewidth=0)
+            training.fill_between(grid, low, high, alpha=0.15, color=f"C{number}", linewidth=0)
     training.set(xlabel="environment steps", ylabel="success on the training tasks, %", xlim=(0, budget), ylim=(0, 100))
     training.legend(loc="upper left")
     names = {
