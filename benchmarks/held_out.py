@@ -92,10 +92,10 @@ def main() -> None:
     done = 0
     while done != arguments.runs and run_next(study, work, runs, path):
         done += 1
-    rows = read_rows(study, path)
-    if rows:
-        figures = summarize(study, rows, len(runs), _design_commit(path))
-        write(figures, path)
+    if path.is_file():
+        with FileLock(f"{path}.lock"):
+            figures = summarize(study, read_rows(study, path), len(runs), _design_commit(path))
+            write(figures, path)
         print(table(figures))
         if arguments.plot:
             plot(figures, arguments.plot)
@@ -244,12 +244,12 @@ def outcome(results: Sequence[Result], keep: Callable[[str, str], bool]) -> dict
     Args:
         keep: whether the tasks of a split and a family count.
     """
-    shares: dict[str, dict[int, list[float]]] = {}
+    shares: dict[str, dict[int, dict[str, float]]] = {}
     for result in results:
-        by_task = sorted(result.evaluated[str(TEMPERATURE)].items())
-        if kept := [share for task_id, share in by_task if keep(*_split_and_family(task_id))]:
+        by_task = result.evaluated[str(TEMPERATURE)].items()
+        if kept := {task_id: share for task_id, share in by_task if keep(*_split_and_family(task_id))}:
             shares.setdefault(result.curve.method, {})[result.curve.seed] = kept
-    success = {one: {seed: statistics.fmean(kept) for seed, kept in of.items()} for one, of in shares.items()}
+    success = {one: {seed: statistics.fmean(kept.values()) for seed, kept in of.items()} for one, of in shares.items()}
     found: dict[str, Any] = {NAMES.get(one, one): learning.interval(list(of.values())) for one, of in success.items()}
     for one, other in (("arpo", BASE), ("grpo", BASE), ("arpo", "grpo")):
         if {one, other} <= success.keys():
@@ -259,16 +259,19 @@ def outcome(results: Sequence[Result], keep: Callable[[str, str], bool]) -> dict
     return found
 
 
-def resampled(success: Mapping[int, Sequence[float]], reference: Mapping[int, Sequence[float]]) -> dict[str, Any]:
+def resampled(
+    success: Mapping[int, Mapping[str, float]], reference: Mapping[int, Mapping[str, float]]
+) -> dict[str, Any]:
     """95% interval of the difference in points where seeds and tasks are drawn anew: it is also about other tasks.
 
     Args:
-        success, reference: by seed, the share of each task; each row has the tasks in one order.
+        success, reference: by seed, the share of each task. Tasks that every row has count.
     """
     both = sorted(success.keys() & reference.keys())
-    points = 100 * np.array([np.subtract(success[seed], reference[seed]) for seed in both])
     if len(both) < 2:
         return {"resampled_low": None, "resampled_high": None}
+    tasks = sorted(set.intersection(*(set(rows[seed]) for rows in (success, reference) for seed in both)))
+    points = 100 * np.array([[success[seed][task] - reference[seed][task] for task in tasks] for seed in both])
     draw = np.random.default_rng(0)
     of_seeds, of_tasks = (draw.multinomial(count, [1 / count] * count, 10_000) / count for count in points.shape)
     means = ((of_seeds @ points) * of_tasks).sum(axis=1)
