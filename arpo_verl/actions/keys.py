@@ -31,14 +31,16 @@ _MODIFIERS = {
     "shift": ("shift",),
     "win": ("win", "windows", "super", "cmd", "command", "meta", "hyper"),
 }
+_MODIFIER_KEYS = frozenset(f"{name}{side}" for name in _MODIFIERS for side in ("", "left", "right"))
 # X11's own names of signs (X11/keysymdef.h), in the order of `string.punctuation`.
 _KEYSYMS = (
     "exclam quotedbl numbersign dollar percent ampersand apostrophe parenleft parenright asterisk plus comma minus "
     "period slash colon semicolon less equal greater question at bracketleft backslash bracketright asciicircum "
     "underscore grave braceleft bar braceright asciitilde"
 ).split()
+_SIGNS = dict(zip(string.punctuation, _KEYSYMS, strict=True))
 _ALIASES = {
-    **dict(zip(_KEYSYMS, string.punctuation, strict=True)),
+    **{name: sign for sign, name in _SIGNS.items()},
     **{name: key for key, names in _MODIFIERS.items() for name in names},
     # Control_L, lctrl, leftctrl
     **{
@@ -93,10 +95,10 @@ def parse_keys(text: str) -> tuple[str, ...]:
     """Split `ctrl c`, `ctrl+c`, `ctrl + c` or `Ctrl-C` into canonical key names.
 
     Letters name keys, so case is ignored: `Ctrl+C` does not press Shift. Two words are one key unless both are keys:
-    `page down`, but `alt left`.
+    `page down`, but `alt left`. No other notation is read as keys: `C-x`, `ctrl & c`.
 
     Raises:
-        ActionParseError: there is no key, one does not exist, or the text is far too long.
+        ActionParseError: there is no key, one does not exist, another sign joins them, or the text is far too long.
     """
     if len(text) > MAX_KEYS_CHARS:
         raise ActionParseError(f"hotkey must name keys in at most {MAX_KEYS_CHARS} characters, got {len(text)}")
@@ -106,6 +108,8 @@ def parse_keys(text: str) -> tuple[str, ...]:
         word = words.pop()
         if keys and word == "+" and words:
             continue  # it joins the keys beside it
+        if word in _SIGNS and words and words[-1] not in _SIGNS and not _MODIFIER_KEYS.isdisjoint(keys):
+            raise ActionParseError(f"hotkey must join its keys by a space or +, got {text[:40]!r}")
         named = _split_word(word)
         pair = _split_word(word + words[-1]) if words else None
         if pair is not None and (named is None or _split_word(words[-1]) is None):
@@ -123,9 +127,9 @@ def parse_keys(text: str) -> tuple[str, ...]:
 
 
 def format_keys(keys: Sequence[str]) -> str:
-    """Write keys so that `parse_keys` reads them back. A `+` between two keys becomes `plus`, or it would join them."""
+    """Write keys so that `parse_keys` reads them back. A sign between two keys gets its name, or it would join them."""
     last = len(keys) - 1
-    return " ".join("plus" if key == "+" and 0 < index < last else key for index, key in enumerate(keys))
+    return " ".join(_SIGNS.get(key, key) if 0 < index < last else key for index, key in enumerate(keys))
 
 
 def _canonical(word: str) -> str | None:
@@ -153,6 +157,8 @@ def _split_word(word: str) -> list[str] | None:
         if sign not in word[1:]:
             continue
         parts = word.split(sign)
+        if sign == "-" and len(parts[0]) == 1:
+            continue  # Emacs's `C-x` would press C
         if parts[-2:] == ["", ""]:
             parts = [*parts[:-2], sign]
         keys = [_canonical(part) for part in parts]

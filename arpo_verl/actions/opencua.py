@@ -219,7 +219,7 @@ def _point(arguments: _Arguments, frame: CoordinateFrame) -> Point | None:
     if x is None or y is None:
         raise ActionParseError("a position must have x and y, got one of them")
     if isinstance(x + y, float) and 0 <= x <= 1 and 0 <= y <= 1:
-        x, y = x * frame.image.width, y * frame.image.height
+        frame = CoordinateFrame(Size(1, 1), frame.screen, "fractions")
     return frame.to_screen(x, y)
 
 

@@ -35,16 +35,20 @@ class CoordinateFrame:
     unit: str = "pixels"
     """Unit of the model's coordinates, for messages."""
 
-    def to_screen(self, x: float, y: float) -> Point:
-        """Return the screen's pixel for the model's (x, y).
+    def to_screen(self, *numbers: float) -> Point:
+        """Return the screen's pixel for the model's (x, y), or for the centre of its box (x1, y1, x2, y2).
 
         Raises:
-            ActionParseError: it is outside the image.
+            ActionParseError: it is outside the image, or in fractions, which would all be the first pixel.
         """
         # Both edges belong to the image, since a box may end on them; the far edge is the last pixel of the screen.
-        for axis, value, limit in (("x", x, self.image.width), ("y", y, self.image.height)):
+        for axis, value, limit in zip("xyxy", numbers, 2 * self.image, strict=False):
             if not 0 <= value <= limit:
                 raise ActionParseError(f"{axis} must be within the image, 0 to {limit} {self.unit}, got {value:g}")
+        if max(numbers) <= 1 < self.image.width and any(value % 1 for value in numbers):
+            shown = ", ".join(f"{value:g}" for value in numbers)
+            raise ActionParseError(f"a position must be in {self.unit}, got fractions of the image's sides: {shown}")
+        x, y = (sum(numbers[axis::2]) / len(numbers[axis::2]) for axis in (0, 1))
         return Point(
             min(round(x * self.screen.width / self.image.width), self.screen.width - 1),
             min(round(y * self.screen.height / self.image.height), self.screen.height - 1),

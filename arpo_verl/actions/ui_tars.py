@@ -61,21 +61,23 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "wait": (),
     **dict.fromkeys(("type", "finished", "call_user", "error_env"), _CONTENT),
 }
-_SCANNER = CallScanner(_ARGUMENTS, free_text="content")
+_SCANNER = CallScanner(_ARGUMENTS, free_text="content", typed="type")
 
 # Actions that do nothing on the screen, so other arguments cannot change what they do.
 _TAKES_ANYTHING = frozenset({"wait", "finished", "call_user", "error_env"})
 
 _ACTION = re.compile("Action[:\uff1a]")
-_ACTION_LINE = re.compile("^[ \\t]*Action[:\uff1a]", re.MULTILINE)
-_THOUGHT_LINE = re.compile("^[ \\t]*Thought[:\uff1a]", re.MULTILINE)
+_ACTION_LINE = re.compile("^[^\\S\\n]*Action[:\uff1a](?=\\s*[\\w.]{1,160}\\s*\\()", re.MULTILINE)
+_THOUGHT_LINE = re.compile("^[^\\S\\n]*Thought[:\uff1a]", re.MULTILINE)
+_LABEL_LINE = re.compile("^[^\\S\\n]*(?:Action|Thought)[:\uff1a]", re.MULTILINE)
 _FIRST_LABEL = re.compile("\\AThought[:\uff1a]")
 
-_NUMBER = r"(-?\d{1,6}(?:\.\d{1,6})?)"
-_BOX = re.compile(rf"[(\[]?\s*{_NUMBER}\s*,\s*{_NUMBER}\s*(?:,\s*{_NUMBER}\s*,\s*{_NUMBER}\s*)?[)\]]?", re.ASCII)
+_NUMBER = r"([-+]?(?:[0-9]{1,9}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE][-+]?[0-9]{1,2})?)"
+_BOX = re.compile(rf"\s*{_NUMBER}\s*,\s*{_NUMBER}\s*(?:,\s*{_NUMBER}\s*,\s*{_NUMBER}\s*)?")
 _NEXT = rf"[\s,]\s*{_NUMBER}\s*"
-_TAGGED = re.compile(rf"<(?:point|bbox)>\s*{_NUMBER}{_NEXT}(?:{_NEXT}{_NEXT})?</(?:point|bbox)>", re.ASCII)
-_HALF_WIDTH = str.maketrans("\uff08\uff09\uff0c", "(),")
+_TAGGED = re.compile(rf"\s*<(?:point|bbox)>\s*{_NUMBER}{_NEXT}(?:{_NEXT}{_NEXT})?</(?:point|bbox)>\s*")
+# Brackets mean nothing, as in OSWorld's runner: `(x1,y1),(x2,y2)` is a box.
+_PLAIN = str.maketrans({"\uff0c": ",", **dict.fromkeys("()[]\uff08\uff09")})
 
 
 def parse_reply(text: str, image_size: Size, screen_size: Size) -> Reply:
@@ -112,7 +114,7 @@ def format_reply(reply: Reply, image_size: Size, screen_size: Size) -> str:
             contains its labels.
     """
     thought = reply.thought.strip()
-    if _ACTION_LINE.search(thought) or _THOUGHT_LINE.search(thought):
+    if _LABEL_LINE.search(thought):
         raise ActionParseError(f"a thought must not hold the grammar's own labels, got {excerpt(thought)}")
     frame = CoordinateFrame(image_size, screen_size)
     actions = "\n\n".join(_format_action(action, frame) for action in reply.actions)
@@ -124,25 +126,21 @@ def format_reply(reply: Reply, image_size: Size, screen_size: Size) -> str:
 
 def _parse_point(value: str, frame: CoordinateFrame) -> Point:
     """Turn `(x,y)`, `<point>x y</point>` or the centre of a box of four numbers into a point on the screen."""
-    value = value.replace("<|box_start|>", "").replace("<|box_end|>", "").translate(_HALF_WIDTH).strip()
-    match = _BOX.fullmatch(value) or _TAGGED.fullmatch(value)
+    plain = value.replace("<|box_start|>", "").replace("<|box_end|>", "").translate(_PLAIN)
+    match = _BOX.fullmatch(plain) or _TAGGED.fullmatch(plain)
     if match is None:
         raise ActionParseError(
             "a position must be '(x,y)', '(x1,y1,x2,y2)', '[x1,y1,x2,y2]', '<point>x y</point>' or "
             f"'<bbox>x1 y1 x2 y2</bbox>', got {excerpt(value)}"
         )
-    numbers = [float(number) for number in match.groups() if number is not None]
-    if len(numbers) == 4:
-        frame.to_screen(*numbers[:2]), frame.to_screen(*numbers[2:])  # the corners must be in the image too
-        numbers = [(numbers[0] + numbers[2]) / 2, (numbers[1] + numbers[3]) / 2]
-    return frame.to_screen(*numbers)
+    return frame.to_screen(*(float(number) for number in match.groups() if number is not None))
 
 
 def _split_thought(text: str) -> tuple[str, int]:
     """Return the thought, and the position after the `Action:` label.
 
     The last thought and the last label count, as in OSWorld's runner. A label within a line counts only if no line of
-    the last thought starts with one: typed text, which ends on its line, may contain it.
+    the last thought starts with one and a call: typed text, which ends on its line, may contain it.
     """
     last: re.Match[str] | None = None
     for match in _ACTION.finditer(text):

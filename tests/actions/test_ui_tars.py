@@ -34,6 +34,8 @@ def actions_of(text, image=IMAGE, screen=SCREEN):
         "'<bbox>180 120 184 132</bbox>'",
         "'\uff08182\uff0c126\uff09'",
         "'(182.0,126.0)'",
+        "'(\u3000+182,\u00a0.126e3)'",
+        "'(180., 120), (184,132)'",
     ],
 )
 @pytest.mark.parametrize("name", ["start_box", "point"])
@@ -85,6 +87,18 @@ def test_every_coordinate_form_scales_from_the_image_to_the_screen(position, nam
         ("type(content='abc', note='the field')", TypeText("abc")),
         ('type(content="say "hi" now")', TypeText('say "hi" now')),
         ("drag(start_box='(0,0)',end_box='(0,0)')", Drag(Point(0, 0), Point(0, 0))),
+        # Text that nothing types may go on, and any space may stand before an action and within its call.
+        ("finished(content='one:\n- it's (1,2)\n\ntwo\n')", Finish("one:\n- it's (1,2)\n\ntwo\n")),
+        ('call_user(why="one\ntwo") # x', Fail()),
+        ("hotkey(key='ctrl\nc')", Hotkey(("ctrl", "c"))),
+        ("\u3000\u2028wait()\u00a0", Wait()),
+        ("type(\u3000content\u3000=\u3000'a b'\u3000)\u3000# c", TypeText("a b")),
+        ("Action: wait()", Wait()),
+        ("I do this. Action: wait()", Wait()),
+        # Numbers from 0 to 1 are pixels where all are whole.
+        ("click(start_box='(1.0,0)')", Click(Point(2, 0))),
+        ("click(start_box='(0,0,1,1)')", Click(Point(1, 1))),
+        ("click(start_box='(0.5,1.5)')", Click(Point(1, 3))),
     ],
 )
 def test_every_action_of_the_grammar_parses(call, action):
@@ -203,7 +217,7 @@ def test_the_far_edge_of_the_image_is_the_last_pixel_of_the_screen():
         ("Action: click(start_box='(0,0,400,0)')", "x must be within the image"),
         ("Action: click(start_box='(a,b)')", "a position must be"),
         ("Action: click(start_box='(1,2,3)')", "a position must be"),
-        ("Action: click(start_box='(1e3,2)')", "a position must be"),
+        ("Action: click(start_box='(1e3,2)')", "x must be within the image, 0 to 364 pixels, got 1000"),
         # Its own syntax, which OSWorld's runner types.
         ("Action: type(content='abc'); hotkey(key='enter')", 'a new line must follow an action, got "; hotkey'),
         ("Action: type(content='abc') wait()", "a new line must follow an action, got 'wait()'"),
@@ -220,7 +234,12 @@ def test_the_far_edge_of_the_image_is_the_last_pixel_of_the_screen():
         ("Action: type('abc')", "type must have content, got 0"),
         ("Action: click(start_box=(1,2))", "a value must be quoted"),
         ("Action: click(start_box='(1,2)'", "a string must end"),
-        ("Action: click[start_box='(1,2)']", "expected '('"),
+        ("Action: click[start_box='(1,2)']", 'a call, such as wait(), got "click[start_box'),
+        ("Action: wait()\nI waited.", "a call, such as wait(), got 'I waited.'"),
+        ("Action: click(start_box='(1,2)') and I wait.", "a new line must follow an action, got ' and I wait.'"),
+        ("Action: finished(content='one)\n\nhotkey(key='a')", "a string must not run over the next call"),
+        ("Action: finished(content='one\nhotkey(key='a')", "a string must not run over the next call"),
+        ("Action: wait() Action: wait()", "a new line must follow an action, got 'Action: wait()'"),
         ("Action: wait() wait()", "a new line must follow"),
         ("Action: scroll(direction='sideways')", "direction must be one of"),
         ("Action: hotkey(key='ctrl bananna')", "must name keys"),
@@ -230,6 +249,9 @@ def test_the_far_edge_of_the_image_is_the_last_pixel_of_the_screen():
         ("Action: hotkey(key='ctrl-')", "must name keys"),
         ("Action: hotkey(key='ctrl+c+')", "must name keys"),
         ("Action: hotkey(key='f13')", "must name keys"),
+        *((f"Action: hotkey(key='{keys}')", "must name keys") for keys in ("C-x", "S-Tab", "M-x C-s", "^c", "x-c")),
+        *((f"Action: hotkey(key='ctrl {sign} c')", "join its keys by a space or +, got 'ctrl") for sign in "&,-|/"),
+        ("Action: hotkey(key='ctrl c & ctrl v')", "join its keys by a space or +, got 'ctrl c & ctrl v'"),
         ("Action: click(" + "1, " * 20 + ")", "at most 16 arguments"),
         ("Action: hotkey(key='" + "a " * 501 + "')", "keys in at most 1000 characters, got 1002"),
         ("Action: " + "\n\n".join(["wait()"] * (MAX_ACTIONS + 1)), "at most 8 actions"),
@@ -259,6 +281,8 @@ def test_what_is_not_in_the_grammar_is_refused_with_the_reason(text, reason):
         ("ctrl + c", ("ctrl", "c")),
         ("ctrl + +", ("ctrl", "+")),
         ("+ a", ("+", "a")),
+        ("ctrl - -", ("ctrl", "-", "-")),
+        ("a - b", ("a", "-", "b")),
         ("page down", ("pagedown",)),
         ("ctrl page up", ("ctrl", "pageup")),
         ("ctrl+page down", ("ctrl", "pagedown")),
@@ -352,7 +376,7 @@ def replies(draw):
 
 
 @given(replies())
-@example((Reply("", (Hotkey(("ctrl", "+", "a")),)), Size(28, 28), Size(28, 28)))
+@example((Reply("", (Hotkey(("ctrl", "+", "-", "a")), Hotkey(("ctrl", "&", "a")))), Size(28, 28), Size(28, 28)))
 @settings(max_examples=200)
 def test_what_is_written_parses_back(case):
     reply, image, screen = case

@@ -9,6 +9,7 @@ from support import needs_words
 from arpo_verl.actions.pyautogui import to_code
 from arpo_verl.actions.reply import Reply
 from arpo_verl.environments.fake import FakeEnvironment
+from arpo_verl.errors import ActionParseError
 from arpo_verl.models.family import SHIPPED, load_family
 from arpo_verl.models.messages import screenshot_message
 from arpo_verl.rollout.blocking import PolicyConversation, play_blocking
@@ -76,6 +77,27 @@ def test_the_experts_replies_are_the_same_actions_in_every_family(name):
 
 
 HERE, THERE = Point(320, 240), Point(480, 120)  # whole in pixels and in thousandths
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("action", [Click(HERE), Move(HERE), Drag(HERE, THERE), Drag(THERE, HERE), Scroll("up", HERE)])
+def test_a_position_in_fractions_is_refused_where_a_family_does_not_write_them(name, action):
+    """They were all clicks at the corner, which is what the whole numbers say."""
+    family, size = load_family(name), Size(1000, 1000)
+    written = family.format(Reply("", (action,)), size, size)
+
+    def read(x, y):
+        return repr(family.read(written.replace("320", x).replace("240", y), size, size))
+
+    assert all(f"Point(x={x}, y={y})" in read(str(x), str(y)) for x, y in ((0, 0), (0, 1), (1, 1), (1, 2)))
+    for x, y in (("0.52", "0.31"), ("0.5", "1"), ("0", "0.001")):
+        if name == "opencua":
+            assert f"Point(x={1000 * float(x):.0f}, y={min(1000 * float(y), 999):.0f})" in read(x, y)
+            continue
+        with pytest.raises(ActionParseError, match=f"got fractions of the image's sides: {x}, {y}"):
+            read(x, y)
+
+
 EPISODE = (
     *(Click(HERE), Click(HERE, "right"), Click(HERE, count=2), Move(THERE), Drag(HERE, THERE), Scroll("down", HERE)),
     *(Hotkey(("ctrl", "c")), Hotkey(("down",) * 3), TypeText('it\'s \\d "<\u00e9>"\n'), Wait(), Finish()),
