@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Collection, Iterator, Mapping
 
 from arpo_verl.errors import ActionParseError
@@ -176,6 +177,11 @@ def _skip_space(text: str, position: int) -> int:
     while position < len(text) and text[position].isspace():
         position += 1
     return position
+
+
+def shown(value: object) -> str:
+    """Quote an argument for messages. It stays short and flat: a model may have nested it a thousand deep."""
+    return f"the text {excerpt(value)}" if isinstance(value, str) else reprlib.repr(value)[:120]
 
 
 def excerpt(text: str) -> str:

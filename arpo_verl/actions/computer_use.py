@@ -1,4 +1,4 @@
-"""Read and write the `computer_use` grammar of Qwen2.5-VL and Qwen3-VL: a tool call's JSON <-> typed actions.
+"""Read and write the `computer_use` grammar of Qwen's models: a tool call <-> typed actions.
 
 A reply is a thought and then one or several tool calls:
 
@@ -7,8 +7,8 @@ A reply is a thought and then one or several tool calls:
     </tool_call>
 
 Qwen2.5-VL gives coordinates in pixels of the resized image, Qwen3-VL in thousandths of its sides; its tool has three
-more actions. Since a model writes the text, Python's own decoder reads the JSON, and anything outside the grammar
-raises `ActionParseError`.
+more actions. Qwen3.5's own template writes `<function=computer_use>` and each argument in a `<parameter=NAME>`. Since a
+model writes the text, Python's own decoder reads the JSON, and anything outside the grammar raises `ActionParseError`.
 
 Source: the actions and argument names of the `computer_use` tool in Qwen's cookbooks, as OSWorld's runners
 `mm_agents/qwen25vl_agent.py` and `qwen3vl_agent.py` use it. If these act, so do we: remarks under names that an action
@@ -22,6 +22,7 @@ lists what is read, tolerated and refused; `tests/actions/test_official_parsers.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -29,7 +30,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
-from arpo_verl.actions.calls import excerpt
+from arpo_verl.actions.calls import excerpt, shown
 from arpo_verl.actions.checks import MAX_SCROLL_NOTCHES
 from arpo_verl.actions.keys import parse_keys
 from arpo_verl.actions.leftovers import refuse_leftovers
@@ -62,10 +63,14 @@ _END_OF_THINKING = "</think>"
 # What may precede a call: its tag; the sign that Qwen2.5-VL learned instead ("a bug during data processing",
 # qwen25vl_agent.py); or nothing, if the call begins a line.
 _BEFORE_CALL = re.compile(
-    r'(?:<tool_call>|\u2697|\U0001f4d0)\s*(?=\{)|^[ \t]*(?=\{\s*"(?:name|arguments)"\s*:)', re.MULTILINE
+    r'(?:<tool_call>|\u2697|\U0001f4d0)\s*(?=\{|<function=)|^[ \t]*(?=\{\s*"(?:name|arguments)"\s*:|<function=)',
+    re.MULTILINE,
 )
 # A call directly after another one.
-_NEXT_CALL = re.compile(r'[\s,;]*(?=\{\s*"(?:name|arguments)"\s*:)')
+_NEXT_CALL = re.compile(r'[\s,;]*(?=\{\s*"(?:name|arguments)"\s*:|<function=)')
+_FUNCTION = re.compile(r"<function=([^<>\s]{1,40})>\s*")
+_PARAMETER = re.compile(r"<parameter=([^<>\s]{1,40})>\n?(.*?)\n?</parameter>\s*", re.DOTALL)
+_END_OF_FUNCTION = "</function>"
 _THOUSAND = Size(1000, 1000)
 _WRITTEN_WAIT_S = 5
 _FAILED = ("failure", "failed", "fail", "infeasible", "impossible")
@@ -187,11 +192,13 @@ def read_calls(text: str, before: re.Match[str] | None) -> Iterator[dict[str, An
         ActionParseError: one is not a call of the tool.
     """
     while before is not None:
-        call, position = _read_json(text, before.end())
-        if not isinstance(call, dict) or not isinstance(call.get("arguments"), dict):
-            raise ActionParseError("a tool call must be a JSON object with name and arguments")
+        call, position = (_read_json if text[before.end()] == "{" else _read_function)(text, before.end())
+        if not isinstance(call, dict) or "arguments" not in call:
+            raise ActionParseError(f"a tool call must be a JSON object with name and arguments, got {shown(call)}")
+        if not isinstance(call["arguments"], dict):
+            raise ActionParseError(f"a tool call's arguments must be a JSON object, got {shown(call['arguments'])}")
         if call.get("name") != TOOL:
-            raise ActionParseError(f"the tool must be {TOOL}, got {_shown(call.get('name'))}")
+            raise ActionParseError(f"the tool must be {TOOL}, got {shown(call.get('name'))}")
         beside = {name: value for name, value in call.items() if name not in _NUMBERING}
         refuse_leftovers(TOOL, beside, ("name", "arguments"))
         yield {name: value for name, value in call["arguments"].items() if value is not None}
@@ -205,6 +212,24 @@ def _read_json(text: str, position: int) -> tuple[Any, int]:
         raise ActionParseError(f"a tool call must be JSON: {error.msg}, got {excerpt(text[error.pos :])}") from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets nested as deep
         raise ActionParseError(f"a tool call must be JSON of sensible size: {str(error)[:80]}") from error
+
+
+def _read_function(text: str, position: int) -> tuple[dict[str, Any], int]:
+    """Read a call of Qwen3.5's template, which writes texts as they are, and other values as JSON."""
+    function = _FUNCTION.match(text, position)
+    if function is None:
+        raise ActionParseError(f"a tool call must name its function, got {excerpt(text[position:])}")
+    arguments: dict[str, Any] = {}
+    position = function.end()
+    while (parameter := _PARAMETER.match(text, position)) is not None:
+        name, written = parameter.groups()
+        arguments[name], position = written, parameter.end()
+        with contextlib.suppress(ActionParseError):
+            value, end = _read_json(written.strip(), 0)
+            arguments[name] = written if name == "text" or end < len(written.strip()) else value
+    if not text.startswith(_END_OF_FUNCTION, position):
+        raise ActionParseError(f"a tool call must end with {_END_OF_FUNCTION}, got {excerpt(text[position:])}")
+    return {"name": function[1], "arguments": arguments}, position + len(_END_OF_FUNCTION)
 
 
 def _no_constant(name: str) -> Any:
@@ -267,7 +292,7 @@ def _point(arguments: Mapping[str, Any], frame: CoordinateFrame, name: str = "co
     if value is None:
         return None
     if not isinstance(value, list) or len(value) != 2 or not all(_is_number(number) for number in value):
-        raise ActionParseError(f"{name} must be [x, y], got {_shown(value)}")
+        raise ActionParseError(f"{name} must be [x, y], a list of two numbers, got {shown(value)}")
     return frame.to_screen(*value)
 
 
@@ -291,7 +316,7 @@ def _scroll(name: str) -> Callable[[Mapping[str, Any], CoordinateFrame], Action]
     def build(arguments: Mapping[str, Any], frame: CoordinateFrame) -> Action:
         pixels, direction = _as_number(arguments.get("pixels")), _direction(name, arguments)
         if pixels is None or direction is None:
-            raise ActionParseError(f"pixels must be a number other than 0, got {_shown(arguments.get('pixels'))}")
+            raise ActionParseError(f"pixels must be a number other than 0, got {shown(arguments.get('pixels'))}")
         # They are called pixels, but all runners turn the wheel by so many notches. The program decides how far.
         return Scroll(direction, _point(arguments, frame), min(max(round(abs(pixels)), 1), MAX_SCROLL_NOTCHES))
 
@@ -309,14 +334,14 @@ def read_text(arguments: Mapping[str, Any]) -> str:
         return text.written if isinstance(text, _Fraction) else str(text)
     # JSON can spell half of a surrogate pair, which is not a character and cannot be sent anywhere.
     if not isinstance(text, str) or any("\ud800" <= character <= "\udfff" for character in text):
-        raise ActionParseError(f"text must be a string of characters, got {_shown(text)}")
+        raise ActionParseError(f"text must be a string of characters, got {shown(text)}")
     return text
 
 
 def _key(arguments: Mapping[str, Any], frame: CoordinateFrame) -> Action:
     keys = arguments.get("keys")
     if not isinstance(keys, list) or not keys or not all(isinstance(key, str) for key in keys):
-        raise ActionParseError(f"keys must be a list of key names, got {_shown(keys)}")
+        raise ActionParseError(f"keys must be a list of key names, got {shown(keys)}")
     return Hotkey(tuple(name for key in keys for name in (("space",) if key == " " else _key_names(key))))
 
 
@@ -334,7 +359,7 @@ def _terminate(arguments: Mapping[str, Any], frame: CoordinateFrame) -> Action:
     if status in _FAILED:
         return Fail()
     if status not in _DONE:
-        raise ActionParseError(f"status must be success or failure, got {_shown(status)}")
+        raise ActionParseError(f"status must be success or failure, got {shown(status)}")
     return Finish()
 
 
@@ -363,13 +388,6 @@ def _as_number(value: object) -> float | None:
     if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d{1,9}(?:\.\d{1,9})?\s*", value):
         return float(value)
     return value if _is_number(value) else None
-
-
-def _shown(value: object) -> str:
-    """Return a value for a message, but not its parts: a model may have nested them a thousand deep."""
-    if isinstance(value, (str, int, float, type(None))):
-        return excerpt(ascii(value))
-    return type(value).__name__
 
 
 # --- Actions to arguments ----------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from typing import Any, get_args
 
-from arpo_verl.actions.calls import excerpt
+from arpo_verl.actions.calls import excerpt, shown
 from arpo_verl.actions.checks import MAX_CLICKS, MAX_KEYS, MAX_SCROLL_NOTCHES
 from arpo_verl.actions.keys import parse_keys
 from arpo_verl.actions.leftovers import refuse_leftovers
@@ -202,8 +202,7 @@ def _number(arguments: _Arguments, name: str, least: float, most: float) -> floa
     if value is None:
         return None
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value <= most:
-        shown = excerpt(value) if isinstance(value, str) else "another value"
-        raise ActionParseError(f"{name} must be a number from {least:g} to {most:g}, got {shown}")
+        raise ActionParseError(f"{name} must be a number from {least:g} to {most:g}, got {shown(value)}")
     return value
 
 
@@ -234,13 +233,13 @@ def _click(name: str, arguments: _Arguments, frame: CoordinateFrame) -> list[Act
     usual, count = _CLICKS[name]
     button = arguments.get("button", usual)
     if button not in get_args(Button):
-        raise ActionParseError(f"button must be left, right or middle, got {_shown(button)}")
+        raise ActionParseError(f"button must be left, right or middle, got {shown(button)}")
     return [Click(_point(arguments, frame), button, _count(arguments, "clicks", count, MAX_CLICKS))]
 
 
 def _drag(name: str, arguments: _Arguments, frame: CoordinateFrame) -> list[Action]:
     if arguments.get("button", "left") != "left":
-        raise ActionParseError(f"a drag must be with the left button, got {_shown(arguments['button'])}")
+        raise ActionParseError(f"a drag must be with the left button, got {shown(arguments['button'])}")
     return [Drag(None, _target(name, arguments, frame))]
 
 
@@ -258,7 +257,7 @@ def _write(name: str, arguments: _Arguments, frame: CoordinateFrame) -> list[Act
     if isinstance(message, list):
         return _press(name, {"keys": message}, frame)
     if not isinstance(message, str):
-        raise ActionParseError(f"{name} must have a text, got {_shown(message)}")
+        raise ActionParseError(f"{name} must have a text, got {shown(message)}")
     return [TypeText(message)]
 
 
@@ -282,19 +281,15 @@ def _listed(arguments: _Arguments) -> list[Any]:
 
 def _keys(text: object) -> tuple[str, ...]:
     if not isinstance(text, str):
-        raise ActionParseError(f"a key must be a name, got {_shown(text)}")
+        raise ActionParseError(f"a key must be a name, got {shown(text)}")
     return ("space",) if text == " " else parse_keys(text)
 
 
 def _terminate(name: str, arguments: _Arguments, frame: CoordinateFrame) -> list[Action]:
     status, answer = arguments.get("status"), arguments.get("answer")
     if status not in ("success", "failure", "fail", "failed"):
-        raise ActionParseError(f"status must be success or failure, got {_shown(status)}")
+        raise ActionParseError(f"status must be success or failure, got {shown(status)}")
     return [Finish(answer if isinstance(answer, str) else "") if status == "success" else Fail()]
-
-
-def _shown(value: object) -> str:
-    return excerpt(value) if isinstance(value, str) else type(value).__name__
 
 
 _BUILDERS: Mapping[str, Callable[[str, _Arguments, CoordinateFrame], list[Action]]] = {

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from arpo_verl.actions.calls import excerpt
+from arpo_verl.actions.calls import excerpt, shown
 from arpo_verl.actions.computer_use import (
     QWEN25,
     TOOL,
@@ -95,7 +95,7 @@ def _build(arguments: Mapping[str, Any], frame: CoordinateFrame) -> list[Action]
 def _flag(name: str, value: object) -> bool:
     if value in (0, 1, "0", "1"):
         return value in (1, "1")
-    raise ActionParseError(f"{name} must be 0 or 1, got {value!r:.40}")
+    raise ActionParseError(f"{name} must be 0 or 1, got {shown(value)}")
 
 
 def _call(action: Action, frame: CoordinateFrame) -> str:

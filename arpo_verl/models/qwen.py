@@ -21,7 +21,7 @@ _VARIABLES = (
     "system_prompt",
     "instruction_prompt",
 )
-_CALLED = re.compile(r'"action"\s{0,8}:\s{0,8}"(\w{1,40})"')
+_CALLED = re.compile(r'(?:"action"\s{0,8}:\s{0,8}"|<parameter=action>\s{0,8})(\w{1,40})')
 _LONGEST_LINE = 500
 
 

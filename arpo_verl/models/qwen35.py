@@ -1,4 +1,5 @@
-"""We treat Qwen3.5 like Qwen3-VL. OSWorld has no agent for it, so nobody has verified that it answers in this form."""
+"""We ask Qwen3.5 as Qwen3-VL, and read its calls as JSON or in its own template's tags. OSWorld has no agent for it, so
+nobody has verified that it acts well when asked so."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from arpo_verl.actions.keys import KEY_NAMES
 from arpo_verl.actions.reply import MAX_ACTIONS, MAX_REPLY_CHARS, Reply
 from arpo_verl.errors import ActionParseError
 from arpo_verl.models.family import load_family
+from arpo_verl.models.qwen import said_action
 from arpo_verl.types import Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, Size, TypeText, Wait
 
 IMAGE, SCREEN = Size(364, 252), Size(640, 480)
@@ -19,6 +20,13 @@ PIXELS, THOUSANDTHS = load_family("qwen25_vl"), load_family("qwen3_vl")
 
 def call(**arguments):
     return f"<tool_call>\n{json.dumps({'name': 'computer_use', 'arguments': arguments})}\n</tool_call>"
+
+
+def in_tags(**arguments):
+    """As Qwen3.5's template writes a call."""
+    values = {name: value if isinstance(value, str) else json.dumps(value) for name, value in arguments.items()}
+    said = "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in values.items())
+    return f"<tool_call>\n<function=computer_use>\n{said}</function>\n</tool_call>"
 
 
 def actions_of(text, grammar=PIXELS):
@@ -80,6 +88,7 @@ def actions_of(text, grammar=PIXELS):
 def test_every_action_of_both_tools_parses(arguments, action):
     for grammar in (PIXELS, THOUSANDTHS) if "coordinate" not in arguments else (PIXELS,):
         assert actions_of(call(**arguments), grammar) == (action,)
+        assert actions_of(in_tags(**arguments), grammar) == (action,)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +125,8 @@ CLICK_JSON = json.dumps({"name": "computer_use", "arguments": {"action": "left_c
         "{call}",
         "Action: I do it.\n  {call}",
         "I write <tool_call> now.\n<tool_call>{call}</tool_call>",
+        in_tags(action="wait").removeprefix("<tool_call>"),
+        "<tool_call><function=computer_use><parameter=action>wait</parameter></function>",
         "<tool_call>\n{call}\n</tool_call>\nNow I wait for {the} <tool_call> to be done.",
         "<tool_call>\n{call}}\n</tool_call>",
         '<tool_call>\n{call}\n</tool_call>\n"status": "done"',
@@ -142,6 +153,14 @@ def test_a_number_is_typed_as_it_was_written(number):
 def test_of_an_argument_that_is_named_twice_the_last_counts():
     text = '<tool_call>{"name": "computer_use", "arguments": {"action": "wait", "action": "terminate"}}</tool_call>'
     assert actions_of(text) == (Finish(),)
+
+
+@pytest.mark.parametrize("written", [call, in_tags])
+def test_what_a_call_does_is_listed_where_no_words_say_it(written):
+    assert (
+        said_action(written(action="left_click", coordinate=[1, 2]), ("action:",), False)
+        == "Performing left_click action"
+    )
 
 
 def test_qwen3_counts_in_thousandths_of_the_screen():
@@ -177,8 +196,17 @@ def test_a_tag_within_the_thinking_is_no_call(opening):
         (call(action="wait") + "<tool_call>{", "must be JSON: "),
         ("<tool_call>{}</tool_call>", "a JSON object with name and arguments"),
         ("<tool_call>[1]</tool_call>", "must have its action as JSON"),
-        ('<tool_call>{"name": "computer_use", "arguments": "{}"}</tool_call>', "a JSON object with name and arguments"),
-        ('<tool_call>{"name": "bash", "arguments": {}}</tool_call>', "the tool must be computer_use, got"),
+        ('{"name": "computer_use", "arguments": "{}"}', "arguments must be a JSON object, got the text '{}'"),
+        ('{"name": "computer_use", "arguments": [{}]}', "arguments must be a JSON object, got [{}]"),
+        ('{"name": "computer_use"}', "a JSON object with name and arguments, got {'name': 'computer_use'}"),
+        ('{"name": "bash", "arguments": {}}', "the tool must be computer_use, got the text 'bash'"),
+        (in_tags(action="wait").replace("computer_use", "bash"), "the tool must be computer_use, got the text 'bash'"),
+        (in_tags(action="wait").replace("=computer_use", ""), "must have its action as JSON within <tool_call>"),
+        (in_tags(action="wait").replace("function=computer_use", "function="), "must name its function, got '<functi"),
+        (in_tags(action="wait").replace("</function>", ""), "must end with </function>, got '</tool_call>'"),
+        (in_tags(action="wait").replace("</parameter>", ""), "must end with </function>, got '<parameter=action>"),
+        (in_tags(action="type", text="a</parameter>b"), "must end with </function>, got 'b\\n</parameter>"),
+        (in_tags(action="left_click", coordinate="[" * 9999), "a list of two numbers, got the text '[[["),
         ('<tool_call>{"name": "computer_use", "arguments": {}}</tool_call>', "must name its action"),
         (call(action="wait") * (MAX_ACTIONS + 1), "at most 8 tool calls"),
         (call(action="fly"), "unknown action 'fly'; known: double_click, key"),
@@ -188,9 +216,14 @@ def test_a_tag_within_the_thinking_is_no_call(opening):
         (call(action="key", keys=["a" * 1001]), "keys in at most 1000 characters, got 1001"),
         (call(action="left_click", coordinate=[365, 0]), "x must be within the image, 0 to 364 pixels, got 365"),
         (call(action="left_click", coordinate=[0, -1]), "y must be within the image"),
-        (call(action="left_click", coordinate=[1, 2, 3]), "coordinate must be [x, y]"),
-        (call(action="left_click", coordinate="[1, 2]"), "coordinate must be [x, y]"),
-        (call(action="left_click", coordinate=[True, 2]), "coordinate must be [x, y]"),
+        *(
+            (
+                call(action="left_click", coordinate=value),
+                f"coordinate must be [x, y], a list of two numbers, got {value}",
+            )
+            for value in ([1, 2, 3], [[1, 2]], [None, 2], {"x": 1}, [True, 2], [], False, ["1", "2"])
+        ),
+        (call(action="left_click", coordinate="[1, 2]"), "[x, y], a list of two numbers, got the text '[1, 2]'"),
         (call(action="left_click", coordinate=[10**400, 2]), "coordinate must be [x, y]"),
         (call(action="left_click", coordinate=[float("nan"), 2]), "a number must be finite, got NaN"),
         (call(action="mouse_move"), "coordinate must say where to"),
@@ -210,7 +243,7 @@ def test_a_tag_within_the_thinking_is_no_call(opening):
         (call(action="scroll", pixels=5, direction="downwards"), "not direction"),
         (call(action="scroll", pixels=5, direction="horizontal"), "not direction"),
         (call(action="terminate", status="unsuccessful"), "status must be success or failure, got"),
-        (call(action="terminate", status=["failure"]), "status must be success or failure, got list"),
+        (call(action="terminate", status=["failure"]), "status must be success or failure, got ['failure']"),
         (CLICK_JSON[:-1] + ', "coordinate": [1, 2]}', "computer_use takes name, arguments, not coordinate"),
         (call(action="type", text="a", key="enter"), "not key"),
         (call(action="left_click", **{"a\n" * 999: {"b": [1]}}), "left_click takes coordinate, not a"),
