@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.official_replies import function_tags, tagged
 
 from arpo_verl.actions.computer_use import MAX_SCROLL_NOTCHES
 from arpo_verl.actions.keys import KEY_NAMES
@@ -23,10 +24,7 @@ def call(**arguments):
 
 
 def in_tags(**arguments):
-    """As Qwen3.5's template writes a call."""
-    values = {name: value if isinstance(value, str) else json.dumps(value) for name, value in arguments.items()}
-    said = "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in values.items())
-    return f"<tool_call>\n<function=computer_use>\n{said}</function>\n</tool_call>"
+    return tagged(function_tags(**arguments))
 
 
 def actions_of(text, grammar=PIXELS):

@@ -10,7 +10,17 @@ from collections import Counter
 import pytest
 from support import needs_words
 from support.official_events import DIFFERENCES, NOTHING, alike, event_of, events_of
-from support.official_replies import THOUGHTS, WORDS, Case, tagged, tool_json, ui_tars_cases
+from support.official_replies import (
+    FRACTIONS,
+    KEY_NOTATIONS,
+    THOUGHTS,
+    WORDS,
+    Case,
+    function_tags,
+    tagged,
+    tool_json,
+    ui_tars_cases,
+)
 from support.reply_differences import FURTHER
 
 from arpo_verl.errors import ActionError
@@ -52,6 +62,15 @@ def owl_cases():
     for number, text in enumerate(("it's", "C:\\temp", " a ", "a\nb")):
         kind = "quotes, newlines, backslashes and outer spaces in typed text"
         yield Case(kind, reply(number, action="type", text=text))
+    for x, y in FRACTIONS:
+        yield Case("a position in fractions", reply(1, action="click", coordinate=[x, y]))
+        yield Case("a position in fractions", reply(1, action="drag", coordinate=[30, 40], coordinate2=[x, y]))
+    for keys in KEY_NOTATIONS:
+        yield Case("another notation of keys", reply(1, action="key", keys=[keys]))
+    for place in ("(30, 40)", [[30, 40]], {"x": 30}, ["30", "40"]):
+        yield Case("an odd coordinate", reply(1, action="click", coordinate=place))
+    yield Case("a coordinate of three numbers", reply(1, action="click", coordinate=[30, 40, 50]))
+    yield Case("a call in Qwen3.5's tags", tagged(function_tags(action="click", coordinate=[30, 40])))
     yield Case("several calls", "\n".join(reply(n, action="key", keys=["enter"]) for n in range(2)))
     yield Case("a point outside of the image", reply(1, action="click", coordinate=[1940, 20]))
     yield Case("a click without a place", reply(2, action="click"))
@@ -107,6 +126,8 @@ def opencua_cases():
         yield case("typed text", number, f"pyautogui.write({word!r})")
         yield case("typed text", number, f"pyautogui.typewrite(message={word!r}, interval=0.05)", language="")
         yield case("typed text", number, f'import pyautogui\npyautogui.write("""{word} .""")'.replace("\\", "\\\\"))
+    for keys in KEY_NOTATIONS:
+        yield case("another notation of keys", 1, f"pyautogui.press({keys!r})")
     for number, status in enumerate(("success", "failure")):
         yield case("an end", number, f"computer.terminate(status='{status}')", language="code", action="")
         yield case("an end", number, f'computer.terminate("{status}", answer="""4 2""")', language="code")

@@ -38,6 +38,10 @@ WORDS = (
     "50%",
     "x < y",
 )
+SPACES = ("\u00a0", "\u3000", "\u2003", "\u202f", "\u2028", "\x85", "\x0b", "\t")
+FRACTIONS = ((0.52, 0.31), (0.5, 1), (0.001, 0.999), (0, 0.25))
+KEY_NOTATIONS = "C-x;M-x;S-Tab;^c;ctrl & c;ctrl , c;ctrl - c;ctrl | c;<ctrl>c;ctrl c & ctrl v".split(";")
+BEHIND = " and then I wait.~.~;~</s>~<|im_end|>~\n```~\nObservation: ok~\u3002~\n\nThought: x~ |".split("~")
 
 # --- UI-TARS ------------------------------------------------------------------------------------------------------
 
@@ -64,10 +68,64 @@ def ui_tars_cases() -> Iterator[Case]:
         yield Case("no action", f"Thought: {thought}")
         yield Case("no action", f"Thought: {thought}\nAction:")
         yield Case("a thought with three quotes", f"Thought: '''{thought}'''\nAction: {call}")
+    yield from (Case(*case) for case in _ui_tars_reports(call))
     yield Case("a summary", f"Reflection: It worked.\nAction_Summary: I copy.\nAction: {call}")
     yield Case("a summary", f"Action_Summary: I copy.\nAction: {call}")
     for text in ("", "   ", "I cannot help.", "Thought: x\nAct: wait()", "wait()"):
         yield Case("no action", text)
+
+
+_UI_TARS_REPORTS = (
+    r"signs in an answer~finished(content='it\'s')~finished(content='say \"hi\"')~finished(content='one\ntwo')",
+    "signs in an answer~finished(content='(a), b=c')~finished(content=')')~finished(content='\u201ca\u201d # no\t')",
+    "a position or keys over two lines~click(start_box='(30,\n40)')~hotkey(key='ctrl\nc')~hotkey(key='enter\n')",
+    "a label twice~Action: CALL~I copy. Action: CALL~\n\nI copy it. Action: CALL~wait Action: CALL~... \nAction: CALL",
+    "a second label behind a call~CLICK Action: CALL~wait() Action: CALL~type(content='abc') Action: CALL",
+    "marks around a call~`CALL`~```\nCALL\n```~```python\nCALL\n```~**CALL**~- CALL~1. CALL~[CALL]~I CALL~<CALL>",
+    "not in the grammar~click(start_box=\u2018(30,40)\u2019)~click(start_box=`(30,40)`)~click(start_box: '(30,40)')",
+    "not in the grammar~click('(30,40)')~click\uff08start_box='(30,40)'\uff09~Click(start_box='(30,40)')~done()",
+    "not in the grammar~hotkey(key=['ctrl', 'c'])~click(box='(30,40)')~click(start_box='(30\u300140)')~click(30, 40)",
+    "typed text in other quotes~type(content=\u2018abc\u2019)~type(content=`abc`)",
+    "Python beyond a plain call~wait(None)~finished(True)~finished(*a)~(CLICK)~finished(content=r'a')~wait(f(1))",
+    "lines that end as on Windows~CLICK\r\n~CALL\r\n\r\n~\twait()\r\n",
+    "Windows lines within the action~CLICK\r\n\r\nCALL~\r\nCLICK~finished(content='one\r\ntwo')",
+    "a position near the corner~click(start_box='(0,0)')~hover(start_box='(0,1)')~click(start_box='(1.0,0.0)')",
+    "a position near the corner~click(start_box='(0,0,1,1)')~click(start_box='(0.5,0.5,40,60)')",
+)
+
+
+def _ui_tars_reports(call: str) -> Iterator[tuple[str, str]]:
+    """As public reports of errors have them."""
+    click, say = "click(start_box='(30,40)')", "Thought: I look (1,2).\nAction: "
+    for kind, *forms in (row.split("~") for row in _UI_TARS_REPORTS):
+        yield from ((kind, say + form.replace("CALL", call).replace("CLICK", click)) for form in forms)
+    for answer in ("one\ntwo", "1. x=(1,2)\n2. b\n", 'a "b"\nc', "It is done:\n- wait() first\n\t- then"):
+        for head in ("finished(content=", "finished(", "error_env(content=", "wait(why=", "finished(content='a', b="):
+            yield "an end over several lines", f"{say}{head}'{answer}')"
+            yield "an end over several lines", f"{say}{head}'{answer}',) # it's done"
+        yield "call_user", f"{say}call_user(content='{answer}')"
+        yield "an empty line in an answer", f"{say}finished(content='{answer}\n\nThat is all.')"
+    for space in SPACES:
+        for one in (click, call, "wait()"):
+            yield "any space around an action", f"{say}{space}{one}"
+            yield "any space around an action", f"{space}{say}{one}{space}"
+            yield "any space around an action", f"Thought:{space}x\n{space}Action:{space}{space}{one}"
+            if space != "\t":
+                yield "any space within a call", f"{say}{one.replace('(', space + '(', 1)}"
+                yield "any space within a call", f"{say}{one[:-1]}{space})"
+        yield "any space in a position", f"{say}click(start_box='({space}30,{space}40{space})')"
+    for numbers in "(+30,40) (30.,40.) (3e1,40) ((30,40)) (30,40),(50,60) 30.123456789,40 (.3e2,040)".split():
+        yield "forms of a box", f"{say}click(start_box='{numbers}')"
+        yield "forms of a box", f"{say}drag(start_box='(1,2)', end_box='{numbers}')"
+    for x, y in FRACTIONS:
+        yield "a position in fractions", f"{say}click(start_box='({x},{y})')"
+        yield "a position in fractions", f"{say}hover(start_box='({x}, {y}, {x}, 0.9)')"
+        yield "a position in fractions", f"{say}drag(start_box='(30,40)', end_box='({x},{y})')"
+        yield "a position in fractions", f"{say}scroll(start_box='({x},{y})', direction='up')"
+    for keys in KEY_NOTATIONS:
+        yield "another notation of keys", f"{say}hotkey(key='{keys}')"
+    for behind, one in itertools.product(BEHIND, (click, call, "wait()", "finished(content='x')")):
+        yield "text behind a call", f"{say}{one}{behind}"
 
 
 def _ui_tars_actions(rng: random.Random) -> Iterator[tuple[str, str]]:
@@ -168,6 +226,7 @@ def _ui_tars_actions(rng: random.Random) -> Iterator[tuple[str, str]]:
     for name in ("keydown", "keyup"):
         yield "keydown, keyup", f"{name}(key='shift')"
     yield "an apostrophe in an answer", "finished(content='it's done')"
+    yield "an apostrophe in an answer", "finished(content='it's:\n- 'done'')"
     yield from _ui_tars_texts()
 
 
@@ -310,6 +369,7 @@ def qwen_cases(kind: str) -> Iterator[Case]:
         yield Case("not in the tool", say + tagged(tool_json(**arguments)))
     for call in ("{}", "[1]", "left_click(1, 2)", '{"name": "bash", "arguments": {"action": "wait"}}', '{"name": '):
         yield Case("not in the tool", say + tagged(call))
+    yield from _qwen_reports(say)
     for text in (
         "",
         "I cannot help.",
@@ -319,6 +379,46 @@ def qwen_cases(kind: str) -> Iterator[Case]:
         "Action: click(start_box='(1,2)')",
     ):
         yield Case("no call", text)
+
+
+_QWEN_REPORTS = (
+    "other marks around a call~```json\nCALL\n```~<tools>\nCALL\n</tools>~<function_call>\nCALL\n</function_call>",
+    "a sign behind the JSON~TAG\nCALL}\nEND~TAG\nCALL;\nEND~TAG\nCALL,\nEND",
+    "broken JSON~TAG\n[CALL]\nEND~TAG\n{'name'\nCALL\nEND~TAG\n{\"function\": CALL}\nEND~TAG\n\u201cCALL\u201d\nEND",
+    "lines that end as on Windows~TAG\r\nCALL\r\nEND\r\n~TAG\r\n\r\nCALL\r\nEND",
+    *(f"text behind a call~TAG\nCALL\nEND{behind}" for behind in BEHIND),
+    *(f"any space around an action~TAG{space}\n{space}CALL{space}\nEND{space}" for space in SPACES),
+)
+
+
+def _qwen_reports(say: str) -> Iterator[Case]:
+    """As public reports of errors have them."""
+    for arguments in ({"action": "left_click", "coordinate": [30, 40]}, {"action": "wait"}):
+        call = tool_json(**arguments)
+        for kind, *forms in (row.split("~") for row in _QWEN_REPORTS):
+            for form in forms:
+                text = form.replace("TAG", "<tool_call>").replace("CALL", call).replace("END", "</tool_call>")
+                yield Case(kind, say + text)
+        for old, new in (('"', "'"), ('"', "\u201d"), (":", "\uff1a"), ("arguments", "parameters"), ("}}", "},}")):
+            yield Case("broken JSON", say + tagged(call.replace(old, new)))
+        text = json.dumps({"name": "computer_use", "arguments": json.dumps(arguments)})
+        yield Case("arguments as text", say + tagged(text))
+        yield Case("a call in Qwen3.5's tags", say + tagged(function_tags(**arguments)))
+    for place, name in itertools.product(FRACTIONS, ("left_click", "mouse_move", "left_click_drag")):
+        yield Case("a position in fractions", say + tagged(tool_json(action=name, coordinate=place)))
+    for place in ([0, 0], [0, 1], [1, 1], [1.0, 0.0], [0.5, 30]):
+        yield Case("a position near the corner", say + tagged(tool_json(action="left_click", coordinate=place)))
+    for place in ("(30, 40)", "30,40", [[30, 40]], [30], [], {"x": 30, "y": 40}, ["30", "40"], [None, 40], "<point>"):
+        yield Case("an odd coordinate", say + tagged(tool_json(action="left_click", coordinate=place)))
+    for keys in KEY_NOTATIONS:
+        yield Case("another notation of keys", say + tagged(tool_json(action="key", keys=[keys])))
+
+
+def function_tags(**arguments: object) -> str:
+    """A call as Qwen3.5's template writes it."""
+    values = {name: value if isinstance(value, str) else json.dumps(value) for name, value in arguments.items()}
+    said = "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in values.items())
+    return f"<function=computer_use>\n{said}</function>"
 
 
 def _unread_arguments() -> Iterator[dict[str, object]]:

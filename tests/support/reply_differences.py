@@ -98,6 +98,16 @@ UI_TARS = [
     Difference("space in front of typed text", "left out", "typed", "the reply says so"),
     Difference("a call on the line below its label", "malformed", "done", "the call is plain to read"),
     Difference("an apostrophe in an answer", "malformed", "`DONE`, with the answer", "models forget to escape it"),
+    Difference("an empty line in an answer", "malformed", "`DONE`, with the answer", "the answer is plain to read"),
+    Difference("any space within a call", "malformed", "done", "the call is plain to read"),
+    Difference("Windows lines within the action", "malformed", "done, as other lines", "the calls are plain to read"),
+    Difference("a second label behind a call", "the last call alone is done", "malformed", "half of a reply is none"),
+    Difference("a position in fractions", "the corner of the screen", "malformed", "the model means another place"),
+    Difference("another notation of keys", "keys that do not exist, or a sign too", "malformed", "nobody means these"),
+    Difference("typed text in other quotes", "the call itself is typed", "malformed", "syntax is not to be typed"),
+    Difference(
+        "Python beyond a plain call", "done: `wait(None)`, `(wait())`", "malformed", "nothing of a reply is code"
+    ),
     Difference("a number without quotes", "malformed", "left aside", "`wait(time=5)` is plain to read"),
     Difference("keydown, keyup", "done", "malformed", "they are not in the prompt, and a key would stay down"),
     Difference(
@@ -138,6 +148,8 @@ QWEN = [
     Difference("a call on its tag's line", "nothing", "done", "the call is plain to read"),
     Difference("several calls within one tag", "nothing", "each is done", "the calls are plain to read"),
     Difference("a newline within a JSON string", "nothing", "done", "some models do not escape it"),
+    Difference("a sign behind the JSON", "nothing", "done", "the call is plain to read"),
+    Difference("a call in Qwen3.5's tags", "nothing", "done", "one reader for all of Qwen's models"),
     Difference("a coordinate outside", "clicked outside of the screen", "malformed", "as for UI-TARS"),
     Difference("no coordinate to move or drag to", "the corner of the screen", "malformed", "the call names no place"),
     Difference("a coordinate that is null", "the runner breaks", "where the pointer is", "as where there is none"),
@@ -160,13 +172,18 @@ FURTHER = {
             "the keys that it means",
             "as UI-TARS-1.5's runner",
         ),
+        Difference("text behind a call", "a second thought is left aside", "malformed", "as UI-TARS-1.5's runner"),
     ],
     "ui_tars_2": [
+        Difference("any space around an action", "behind `Thought:` malformed", "done", "as UI-TARS-1.5's runner"),
         Difference("a scroll without a point", "up and down are exchanged", "as written", "the reply says so"),
         Difference("several actions", "malformed", "each is done", "the calls are plain to read"),
         Difference("not in the grammar", "`press` holds a key down", "malformed", "as `keydown`"),
     ],
     "gui_owl": [
+        Difference(
+            "a coordinate of three numbers", "the third is left aside", "malformed", "it may mean another place"
+        ),
         Difference("middle_click", "the runner breaks", "done", "it is in the tool"),
         Difference("several calls", "the last alone is done", "each is done", "the reply says so"),
         Difference("a click without a place", "the runner breaks", "where the pointer is", "as for Qwen"),
