@@ -60,8 +60,21 @@ tokens from a reply, so these are missing when we send it back: UI-TARS marks co
 TAKE_THEM = ("vllm", "sglang", "arpo_verl")
 """Servers that know these fields, by their name in `owned_by`; others refuse unknown fields. The last one is
 `benchmarks/model_server.py`."""
-ABORTED = ("abort", "error")
+ABORTED = ("abort", "error", "network_error", "insufficient_system_resource")
 """Reasons for the end of a reply that the engine caused."""
+_NO_CALL_PARSER = (
+    "start it without a parser of tool calls (vLLM: without --enable-auto-tool-choice and --tool-call-parser; SGLang: "
+    "without --tool-call-parser)"
+)
+_NO_REASONING_PARSER = "start it without a parser of reasoning (vLLM, SGLang: without --reasoning-parser)"
+_NO_FILTER = "turn its filter off, or leave the task out"
+_CALLS = dict.fromkeys(("tool_calls", "function_call"), _NO_CALL_PARSER)
+_REASONING = dict.fromkeys(("reasoning_content", "reasoning", "reasoning_details", "thinking"), _NO_REASONING_PARSER)
+_FILTERS = dict.fromkeys(
+    ("refusal", "content_filter", "safety", "sensitive", "recitation", "prohibited_content", "blocklist"), _NO_FILTER
+)
+"""Where a server puts an answer instead of the text, what it sets as `finish_reason` then, and what to do about it. The
+model's text is complete without its reasoning alone."""
 TURN_TOKENS = 16
 """Tokens of the chat's marks around a screenshot and the next reply: eleven in Qwen's template."""
 _CHUNK_BYTES = 1 << 16
@@ -340,7 +353,7 @@ class _EndpointConversation:
 
         Raises:
             EndpointError: the server gives no usable reply.
-            ConfigError: it refuses us, resizes our screenshots, or removes the call from the reply's text.
+            ConfigError: it refuses us, resizes our screenshots, or puts the reply elsewhere than into its text.
         """
         for image in images[len(self._urls) :]:
             self._screens.append(Size(*image.size))
@@ -523,30 +536,42 @@ def _read_reply(
 
     Raises:
         EndpointError: the answer has no reply.
-        ConfigError: the server removed the call from its text.
+        ConfigError: the server put it elsewhere than into its text, or filtered it.
     """
     try:
         choice = answer["choices"][0]
         message, reason = choice["message"], choice.get("finish_reason")
-        tool_calls = message.get("tool_calls")
-        text = message.get("content") if tool_calls else message["content"]
+        text, apart = _text_of(message)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise EndpointError(f"the server does not answer as OpenAI's API: {shown(str(answer))}") from error
-    if tool_calls and not with_tools:
-        raise ConfigError(
-            "the server gives a reply as tool_calls instead of text; start it without a parser of tool calls (vLLM: "
-            "without --enable-auto-tool-choice and --tool-call-parser; SGLang: without --tool-call-parser)"
-        )
-    if text is None:  # the model wrote only its end, or only parts that the server reports separately
-        text = ""
-    if not isinstance(text, str):
-        raise EndpointError(f"the server must give a reply as text, got {type(text).__name__}")
+    is_silent = not text.strip() and not message.get("tool_calls")
+    for name, remedy in (_FILTERS | ({} if with_tools else _CALLS) | (_REASONING if is_silent else {})).items():
+        if name in apart or str(reason).lower() == name:
+            said = shown(str(message))
+            raise ConfigError(f"the server gives a reply as {name} instead of text; {remedy}; it answered {said}")
+    if is_silent and reason == "length" and not text:
+        raise ConfigError(f"the server gives a reply of {max_tokens} tokens without their text; {_NO_REASONING_PARSER}")
     if reason in ABORTED:
         raise EndpointError(f"the server's engine broke off a reply: {reason}")
     problem = None
     if reason == "length":
         problem = f"a reply must end within gui_agent.max_reply_tokens={max_tokens}, got no end"
     return text, problem
+
+
+def _text_of(message: Mapping[str, Any]) -> tuple[str, set[str]]:
+    """Return a message's text, and the names of what it holds beside the text: fields, and parts of other types.
+
+    Raises:
+        KeyError, TypeError: it is no message.
+    """
+    apart = {name for name, value in message.items() if value and str(value).strip()}
+    known = {*_FILTERS, *_CALLS, *_REASONING}
+    content = message.get("content") if apart & known else message["content"]
+    # Without a content the model wrote only its end, or only what the server reports elsewhere.
+    parts = [text_part(content)] if isinstance(content, str) else content or []
+    texts = [part["text"] for part in parts if part["type"] not in known]
+    return "".join(texts), apart | {part["type"] for part in parts}
 
 
 def _read_calls(answer: Mapping[str, Any], shown: Callable[[str], str]) -> tuple[Call, ...]:

@@ -332,7 +332,13 @@ def test_no_server_is_a_fault_and_no_score(tmp_path, closed_port):
     assert [fault.error for fault in evaluated.faults] == ["EndpointError"] * 2 and not evaluated.results
 
 
-@pytest.mark.parametrize("content", [{}, {"choices": []}, {"choices": [{"message": {"content": [1]}}]}, {"choices": 5}])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *({}, {"choices": []}, {"choices": 5}, {"choices": [{"message": {"role": "assistant"}}]}),
+        *({"choices": [{"message": {"content": said}}]} for said in ([1], [{"type": "image_url"}], {"text": "a"}, 5)),
+    ],
+)
 def test_an_answer_without_a_reply_is_a_fault(tmp_path, content):
     with serving(lambda number, body: content) as server:
         evaluated = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1)
@@ -518,13 +524,59 @@ def test_a_reply_of_broken_characters_which_has_more_tokens_when_it_is_sent_back
     assert result.turns == 2
 
 
-@pytest.mark.parametrize("content", [None, "", "I click."])
-def test_a_server_that_answers_by_tool_calls_ends_the_evaluation_and_says_so(tmp_path, content):
-    answer = says(content, "tool_calls")
-    answer["choices"][0]["message"]["tool_calls"] = [{"function": {"name": "computer_use", "arguments": "{}"}}]
-    with serving(lambda number, body: answer) as server:
-        with pytest.raises(ConfigError, match="as tool_calls instead of text; start it without"):
-            play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1)
+CALLS = {"tool_calls": [{"function": {"name": "computer_use", "arguments": "{}"}}]}
+
+
+def apart(reason, **message):
+    return {"choices": [{"message": {"content": None, **message}, "finish_reason": reason}]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        *(
+            (apart("tool_calls", **CALLS, content=said), "tool_calls instead of text; start")
+            for said in ("", "I click.")
+        ),
+        (apart("function_call"), "function_call instead of text; start it without a parser of tool calls"),
+        (
+            apart("stop", reasoning_content=HIT),
+            "reasoning_content instead of text; start it without a parser of reasoni",
+        ),
+        (apart("length", reasoning="I think", content="\n"), "reasoning instead of text; start it without"),
+        (apart("stop", content=[{"type": "thinking", "thinking": "I"}]), "thinking instead of text; start it without"),
+        (
+            apart("length", content=""),
+            "a reply of 64 tokens without their text; start it without a parser of reasoning",
+        ),
+        (apart("stop", refusal="I cannot."), "refusal instead of text; turn its filter off, or leave the task out"),
+        (
+            apart("stop", content=[{"type": "refusal", "refusal": "No."}]),
+            "refusal instead of text; turn its filter off",
+        ),
+        (apart("content_filter", content="Action: cl"), "content_filter instead of text; turn its filter off"),
+        (apart("SAFETY"), "safety instead of text; turn its filter off"),
+    ],
+)
+def test_an_answer_that_is_not_the_models_text_ends_the_evaluation(tmp_path, answer, told):
+    agent = OWN_LOOP if "stop" in str(answer) else {}
+    with serving(lambda number, body: answer) as server, pytest.raises(ConfigError) as error:
+        play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1, agent=agent)
+    assert told in str(error.value) and f"(task {TASKS[0].task_id})" in str(error.value)
+    assert EvaluationFolder(tmp_path / "e").read().results == ()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": DONE, "reasoning_content": "I think.", "refusal": None, "tool_calls": [], "annotations": []},
+        {"content": [{"type": "thinking"}, *({"type": "text", "text": said} for said in (DONE[:9], DONE[9:]))]},
+    ],
+)
+def test_a_text_in_parts_or_beside_its_reasoning_is_the_reply(tmp_path, message):
+    with serving(lambda number, body: apart("stop", **message)) as server:
+        (result,) = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1).results
+    assert result.stop_reason is not StopReason.PARSE_ERROR
 
 
 def test_a_model_whose_positions_never_exceed_1000_is_warned_of_once(tmp_path, caplog):
