@@ -19,7 +19,8 @@ MAX_COMMANDS = 20
 TRAINERS = ("verl.trainer.main", "verl/trainer/main.py")
 STOCK_TRAINER = "verl.trainer.main_ppo"
 
-_OVERRIDE = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*)=(.*)", re.S)
+# Forks that parse their command line otherwise write `--KEY=VALUE`, or Hydra's `+KEY=VALUE`.
+_OVERRIDE = re.compile(r"(?:--|\+{1,2})?([A-Za-z_]\w*(?:\.\w+)*)=(.*)", re.S)
 _TRAINING = re.compile(r"verl[./]trainer[./]main(?:\.py)?(?:\s|$)")
 _SBATCH = re.compile(r"^#SBATCH\s+(--?[\w-]+)[=\s]\s*(\S+)", re.M)
 # SLURM sets these variables by a job's options.
@@ -105,7 +106,9 @@ def _no_training(started: list[Words]) -> ConfigError:
             f"the script starts veRL ({STOCK_TRAINER}), whose options need no conversion; write them into a recipe "
             "with the defaults ppo_trainer and arpo (docs/recipes.md)"
         )
-    others = sorted({text for text in texts if re.fullmatch(r"verl[./]\S{1,60}", text)})
+    others = sorted(
+        {text for text in texts if re.fullmatch(r"verl[./]\S{1,60}|\S{1,200}\.(?:sh|bash|slurm|sbatch)", text)}
+    )
     found = f"; it starts {', '.join(others[:5])}" if others else ""
     return ConfigError(
         f"the script must start a training by `python -m {TRAINERS[0]}`, but does not{found}. Convert the script that "

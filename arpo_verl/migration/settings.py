@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,9 @@ def _settle(command: Command, files: tuple[Path, ...], overrides: Mapping[str, s
     """
     base = load_config(files[-1]) if files[-1].suffix in (".yaml", ".yml") or len(files) > 1 else {}
     given = _lay_over(base, {**command.overrides, **overrides})
+    if not given:
+        read = "; ".join(command.notes) or "the training command has none that we can read"
+        raise ConfigError(f"{files[0]} sets no option that can be converted: {read}; write them as KEY=VALUE")
     ignored = {name: value for name, value in given.items() if _is_ignored(name, ignore)}
     given = {name: value for name, value in given.items() if name not in ignored}
     unused = [f"--ignore {name} is not needed: the run does not set it" for name in ignore if not _uses(ignored, name)]
@@ -116,8 +120,11 @@ def _settle(command: Command, files: tuple[Path, ...], overrides: Mapping[str, s
     if problems:
         raise ConfigError("\n".join(problems))
     notes = (*command.notes, *unused)
-    if NAME in placeholders:
+    if NAME in placeholders or NAME not in given:
         values[NAME] = re.sub(r"\W+", "_", files[0].stem).strip("_") or "converted"
+    if resources.files("arpo_verl.recipes").joinpath(f"{values[NAME]}.yaml").is_file():
+        values[NAME] += "_converted"  # a shipped recipe has this name
+    if NAME in placeholders:
         notes += (f"{NAME} is {_shown(given[NAME])}: {placeholders.pop(NAME)}; the recipe has {values[NAME]}",)
     texts = {name: _shown(value) if isinstance(value, Unreadable) else value for name, value in given.items()}
     return Settings(values, texts, is_arpo, placeholders, ignored, notes, files)

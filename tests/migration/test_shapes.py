@@ -95,6 +95,27 @@ def test_a_name_that_only_a_shell_knows_is_the_scripts(repository):
     assert recipe.name == "my_run" and "trainer.experiment_name is $NAME" in recipe.notes[0]
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [('"$@"', "the training command has none"), ("--data.seed 1", "`--data.seed` after"), ("", "the training command")],
+)
+def test_a_conversion_without_an_option_is_refused(repository, words, why, capsys):
+    script = write_script(repository, f"python -m verl.trainer.main {words}")
+    assert main(["convert", str(script), "--out", str(repository / "x.yaml")]) != 0
+    assert f"sets no option that can be converted: {why}" in capsys.readouterr().err
+
+
+def test_no_recipe_gets_the_name_of_a_shipped_one(repository):
+    for name, options, expected in (
+        ("run.sh", "", "run"),
+        ("osworld_full.sh", "", "osworld_full_converted"),
+        ("run.sh", "trainer.experiment_name=demo", "demo_converted"),
+    ):
+        script = write_script(repository, f"python -m verl.trainer.main data.seed=1 {options}", name)
+        [recipe] = [convert(settings) for settings in read_settings(script, {})]
+        assert recipe.name == expected and recipe.options["trainer.experiment_name"].startswith(f"{expected}$")
+
+
 def test_what_could_not_be_followed_is_told(repository):
     [guarded] = read_settings(write_script(repository, SHAPES["a guard and a resumed run"]), {})
     assert guarded.notes == ("`${RESUME}` after the training command is not KEY=VALUE and was left out",)
