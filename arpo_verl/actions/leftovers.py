@@ -57,5 +57,5 @@ def refuse_leftovers(name: str, arguments: Mapping[str, Any], read: Collection[s
     left = [key for key, value in arguments.items() if key not in read and changes_meaning(name, key, value)]
     if not left:
         return
-    shown = ", ".join(excerpt(key[:40]).strip("'\"") for key in left[:4])
+    shown = ", ".join(excerpt(key[:40]).strip("'\"") for key in left[:4])[:200]
     raise ActionParseError(f"{name} takes {', '.join(read)}, not {shown}: it would do something else than is written")

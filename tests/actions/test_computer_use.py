@@ -245,6 +245,7 @@ def test_a_tag_within_the_thinking_is_no_call(opening):
         (CLICK_JSON[:-1] + ', "coordinate": [1, 2]}', "computer_use takes name, arguments, not coordinate"),
         (call(action="type", text="a", key="enter"), "not key"),
         (call(action="left_click", **{"a\n" * 999: {"b": [1]}}), "left_click takes coordinate, not a"),
+        (call(action="scroll", pixels=1, **{f"{n}{chr(0xDCBC) * 40}": 1 for n in range(9)}), "scroll takes pixels"),
         (call(action="left_click_drag", start_coordinate=[0, 0], coordinate=[1, 1]), "not start_coordinate"),
         (call(action="left_click_drag", start="(0, 0)", coordinate=[1, 1]), "not start"),
         (call(action="type", text="a", clear=True, enter=True), "type takes text, not clear, enter"),
