@@ -515,6 +515,9 @@ SNIPPETS = (
     "Thought: t\nAction: click(start_box='<|box_start|>(182,126)<|box_end|>')",
     "Action: type(content='it\\'s \"x\" < y\\n')\n\nhotkey(key='ctrl shift t')",
     "Action: drag(start_box='(1,2,3,4)', end_box='<point>5 6</point>')\nscroll(point='(1,2)', direction='down')",
+    "Action: finished(content='one\n\ntwo')\u3000",
+    "<tool_call>\n<function=computer_use>\n<parameter=action>\nscroll\n</parameter>\n<parameter=pixels>\n-3\n</parameter>\n"
+    "<parameter=coordinate>\n[182, 126]\n</parameter>\n</function>\n</tool_call>",
     "Action: finished(content='42')",
     "pyautogui.press('<')",
     "pyautogui.typewrite('a<b')",

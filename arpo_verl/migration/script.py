@@ -65,8 +65,8 @@ def read_script(text: str) -> list[Command]:
     Raises:
         ConfigError: the script starts no training of theirs, or too many, or is no shell script.
     """
-    if len(text.encode("utf-8", "replace")) > MAX_BYTES:
-        raise ConfigError(f"a training script must have at most {MAX_BYTES} bytes; got more")
+    if "\0" in text or len(text.encode("utf-8", "replace")) > MAX_BYTES:
+        raise ConfigError(f"a training script must have at most {MAX_BYTES} bytes, none of them null; got others")
     reader = Reader(_slurm_variables(text), is_script=lambda word: _TRAINING.search(word) is not None)
     reader.read(text)
     commands: list[Command] = []

@@ -107,6 +107,7 @@ def test_what_only_running_it_could_tell_is_unreadable(script, because):
         ("x=1 (a)", "`(` is unexpected"),
         ("for a in 1 2 3; do for b in 1 2 3 4 5 6 7 8; do {0} a=$a b=$b; done; done", "more than 20 trainings"),
         ("{0} a=" + "x" * MAX_BYTES, "at most"),
+        ("{0} config=a\0b", "bytes, none of them null"),
         ("A=" + "x" * 1000 + "\n" + "A=$A$A\n" * 20 + "{0} a=$A", "at most"),
     ],
 )
