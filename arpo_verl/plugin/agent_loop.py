@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -199,11 +200,24 @@ class _Engine:
     routed_experts: Any = None
     extra_fields: dict[str, Any] = field(default_factory=dict)
     request_id: str = ""
+    num_requests: int = 0
 
     def __post_init__(self) -> None:
         # All turns use the same id, so that veRL sends them to the server with their prefix in its cache.
-        deterministic = self.loop.rollout_config.get("full_determinism", False)
-        self.request_id = _same_in_every_run(self.row) if deterministic else uuid4().hex
+        self._deterministic = self.loop.rollout_config.get("full_determinism", False)
+        self.request_id = _same_in_every_run(self.row) if self._deterministic else uuid4().hex
+
+    def _seed(self) -> dict[str, int]:
+        """Return the next reply's seed in a deterministic run: the same in every run, another in each session and turn.
+
+        veRL's vLLM server gives a request without a seed the engine's (0.9.1, `vllm_async_server.py: generate`): all
+        rollouts of a group would be equal.
+        """
+        self.num_requests += 1
+        rollout = self.loop.rollout_config
+        if not self._deterministic or rollout.get("name") == "sglang":  # which knows no such parameter
+            return {}
+        return {"seed": zlib.crc32(f"{rollout.get('seed', 0)} {self.request_id} {self.num_requests}".encode())}
 
     async def generate(self, prompt_ids: list[int], images: list[Image.Image], max_tokens: int) -> Generated:
         """Ask the engine for one reply.
@@ -214,7 +228,7 @@ class _Engine:
         output: TokenOutput = await self.loop.server_manager.generate(
             request_id=self.request_id,
             prompt_ids=prompt_ids,
-            sampling_params={**self.sampling_params, "max_tokens": max_tokens},
+            sampling_params={**self.sampling_params, **self._seed(), "max_tokens": max_tokens},
             image_data=images,
             mm_processor_kwargs=self.loop._get_mm_processor_kwargs(),
             priority=int(self.row.get("priority") or 0),

@@ -277,16 +277,27 @@ def test_a_deterministic_run_knows_its_sessions_by_what_they_are(policy, tokeniz
     config = recipe()
     config.actor_rollout_ref.rollout.full_determinism = True
 
-    def request_ids(**row):
+    def calls(**row):
         engine = ScriptedEngine(tokenizer, [MISS, DONE])
         play(policy, engine, config=config, row={**ROW, **row})
-        return {call["request_id"] for call in engine.calls}
+        return [(call["request_id"], call.get("seed")) for call in engine.calls]
 
     other_task = {**ROW["extra_info"], "index": 1}
     rows = [{}, {"session_id": 3}, {"global_steps": 13}, {"extra_info": other_task}, {"priority": 7}]
-    names = [request_ids(**row) for row in rows]
+    made = [calls(**row) for row in rows]
+    names = [{name for name, _ in each} for each in made]
     assert all(len(ids) == 1 for ids in names) and len(set().union(*names)) == len(rows)
-    assert request_ids() == names[0] == {"det-12-0-2"} and names[-1] == {"det-7"}
+    assert names[0] == {"det-12-0-2"} and names[-1] == {"det-7"}
+    # veRL's vLLM server gives a request without a seed the engine's: all rollouts of a group wrote the same replies.
+    assert len({seed for each in made for _, seed in each if type(seed) is int}) == 2 * len(rows)
+    assert calls() == made[0]
+    config.actor_rollout_ref.rollout.seed = 43
+    assert {seed for _, seed in calls()}.isdisjoint(seed for _, seed in made[0])
+    config.actor_rollout_ref.rollout.name = "sglang"
+    assert [seed for _, seed in calls()] == [None, None]
+    config.actor_rollout_ref.rollout.full_determinism = False
+    config.actor_rollout_ref.rollout.name = "vllm"
+    assert [seed for _, seed in calls()] == [None, None]
 
 
 def test_a_cancelled_episode_gives_its_desktop_back(policy, tokenizer):
