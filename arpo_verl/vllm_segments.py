@@ -10,7 +10,8 @@ vLLM's workers end with EngineCore, but EngineCore does not end with a killed se
 and the segments. So each process of an engine waits for the end of the process that started it.
 
 `register` is the entry point `vllm.general_plugins`, which vLLM calls in each of its processes; not all of them import
-veRL. The file also runs as a script, with only the standard library: that is the process that removes.
+veRL. In somebody's own `vllm serve` it does nothing. The file also runs as a script, with only the standard library:
+that is the process that removes.
 """
 
 from __future__ import annotations
@@ -42,7 +43,11 @@ _tell: dict[int, IO[bytes]] = {}
 
 
 def register() -> None:
-    """Set up a process of vLLM. vLLM calls this in each of them."""
+    """Set up a process of vLLM, if it belongs to a run of ours. vLLM calls this in each of them."""
+    from arpo_verl.run_marker import is_our_run
+
+    if not is_our_run():
+        return
     from tqdm import tqdm
 
     # Otherwise a process's first progress bar makes a semaphore in /dev/shm, which would stay too. No bar is shared.

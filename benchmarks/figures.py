@@ -16,6 +16,7 @@ from typing import Any
 from arpo_verl.files import write_whole
 
 RESULTS = Path(__file__).with_name("results")
+os.environ.setdefault("ARPO_VERL_RUN", "1")  # what we change in veRL and vLLM is measured too
 
 
 class Arguments(argparse.ArgumentParser):

@@ -133,6 +133,7 @@ class TrainerRun:
         command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(recipe.parent)]
         self._command = [*command, "--config-name", recipe.stem, f"run_dir={run_dir}", *overrides]
         self._env = {**os.environ, "VERL_PLATFORM": "cpu", **(env or {})}
+        self._env.pop("ARPO_VERL_RUN", None)  # a run gets it by its recipe
         self._cwd = cwd
         self._group = group
         self.run_dir = run_dir

@@ -9,6 +9,8 @@ import pytest
 
 # Small models: on two busy cores, a second thread of Torch's more than doubled what imitation cost in CPU time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# veRL's functions are replaced in this process, and in those that it starts, as in a run of ours.
+os.environ["ARPO_VERL_RUN"] = "1"
 TRAINER = "tests/trainer/"
 # These share a Ray: to start one costs ten seconds of a processor.
 WITH_RAY = (

@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 from support import ROOT
 from support.desktop_harness import eventually
+from tqdm import tqdm
 
 from arpo_verl import versions, vllm_segments
 from arpo_verl.upstream_patches import IMAGE_CACHES, SEGMENTS, Patch
@@ -67,6 +68,16 @@ def test_a_process_ends_with_the_one_that_started_it():
     finally:
         parent.kill()
         os.close(child)
+
+
+@pytest.mark.parametrize("is_ours", [False, True])
+def test_only_a_vllm_of_a_run_of_ours_is_changed(is_ours, monkeypatch):
+    monkeypatch.setenv("ARPO_VERL_RUN", str(int(is_ours)))
+    changed = []
+    for owner, name in ((tqdm, "set_lock"), (vllm_segments, "end_with_parent"), (vllm_segments, "patch")):
+        monkeypatch.setattr(owner, name, lambda *_, name=name: changed.append(name))
+    vllm_segments.register()
+    assert changed == (["set_lock", "end_with_parent", "patch"] if is_ours else [])
 
 
 def start_maker(opened):

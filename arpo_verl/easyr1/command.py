@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from arpo_verl import run_marker
 from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError
 from arpo_verl.versions import EASYR1, another_verl
 
@@ -117,7 +118,7 @@ def _train(door: DoorConfig, worker: type | None) -> None:
     print(f"watch it: arpo-verl view {door.run_dir}", flush=True)
     if not ray.is_initialized():
         runtime = dict(door.ray_init.get("runtime_env") or {})
-        runtime["env_vars"] = {**WORKER_VARIABLES, **(runtime.get("env_vars") or {})}
+        runtime["env_vars"] = {**run_marker.MARKER, **WORKER_VARIABLES, **(runtime.get("env_vars") or {})}
         ray.init(**{**door.ray_init, "runtime_env": runtime})
     check_cluster(door.environment, ray.nodes())
     pool = DesktopPool.connect(door.environment)  # desktops boot while the model loads

@@ -18,6 +18,7 @@ from typing import Any
 
 import requests
 
+from arpo_verl import run_marker
 from arpo_verl.errors import ConfigError, EndpointError, MissingDependencyError
 from arpo_verl.evaluation.endpoint import Endpoint, EndpointPolicy, find_model
 from arpo_verl.reaper import end_with_parent
@@ -101,6 +102,7 @@ def serving(
             stdout=file,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
+            env={**os.environ, **run_marker.MARKER},
             start_new_session=True,  # a Ctrl-C reaches only us, and then we end it
             preexec_fn=end_with_parent,
         )

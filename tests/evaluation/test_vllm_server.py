@@ -17,6 +17,7 @@ from arpo_verl.evaluation.vllm_server import serving
 
 PROGRAM = """#!{python}
 import contextlib, http.server, json, os, socket, subprocess, sys
+assert os.environ["ARPO_VERL_RUN"] == "1"
 if "--fail" in sys.argv:
     sys.exit("no kernel image is available")
 child = subprocess.Popen(["sleep", "600"])  # as vLLM has engine processes
@@ -58,6 +59,7 @@ def is_alive(pid):
 def test_it_is_there_for_the_block_and_its_processes_go_with_it(tmp_path, arguments, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # which asks nobody for us
     monkeypatch.setenv("NO_PROXY", "")
+    monkeypatch.delenv("ARPO_VERL_RUN")
     values = {"images": 50, "context": 4096, "pixels": {"min_pixels": 1, "max_pixels": 2}, "options": ["--seed", "1"]}
     with serving(tmp_path / "model", tmp_path / "vllm-server.log", **values) as url:
         assert requests.get(f"{url}/models", timeout=60, proxies={"http": ""}).status_code == 200
