@@ -1,19 +1,21 @@
 """List every change that we make to the code of veRL, vLLM and torchdata where they have no plugin point.
 docs/architecture.md has the table.
 
-A patch counts only in the process that needs it, and it can be lost there silently. Another plugin may have imported
-the function by name before us, or may replace ours later, or our plugin is not loaded in that process. So `Patch.apply`
-replaces the function in every module that already has it. And the code that needs the patch first calls `Patch.check`,
-which raises an error if a module has upstream's own function.
+Patches are applied only in the processes of a run of ours (`run_marker.py`), and no import fails because of them.
+
+A patch counts only in the process that needs it, and it can be lost there silently. Upstream may have renamed the
+function, another plugin may have imported it by name before us, or may replace ours later, or our plugin is not loaded
+in that process. So `Patch.apply` replaces the function in every module that already has it. And the code that needs the
+patch first calls `Patch.check`, which raises an error if a module has upstream's own function.
 
 This module imports nothing of upstream, since some callers of `check` must load fast. Our versions of upstream's
-functions are in the rooms: `plugin/patches.py`, `plugin/shared_encoder.py`, `cpu/patch.py`,
-`cpu/vllm.py`, `vllm_segments.py`, `vllm_images.py`.
-
+functions are in the rooms: `plugin/patches.py`, `plugin/shared_encoder.py`, `cpu/patch.py`, `cpu/vllm.py`,
+`vllm_segments.py`, `vllm_images.py`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,6 +24,8 @@ from typing import Any
 
 from arpo_verl.errors import PatchLostError
 from arpo_verl.post_import import when_imported
+from arpo_verl.run_marker import is_our_run
+from arpo_verl.versions import installed_version, is_supported_verl
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Patch:
         when_imported(self.module, lambda module: self.apply(module, replace))
 
     def apply(self, module: ModuleType, replace: Callable[[str, Any], Any]) -> None:
-        """Replace each function, also in modules that have imported it by name. A second call changes nothing.
+        """Replace all functions or none, also in modules that have imported them by name. Doing it again is harmless.
 
         Args:
             module: upstream's module.
@@ -51,36 +55,46 @@ class Patch:
         Raises:
             AttributeError: upstream no longer has something of this name.
         """
-        for name in self.names:
-            owner, attribute = _owner(module, name)
-            upstream = getattr(owner, attribute)
-            if self._is_ours(name, upstream):
-                continue
-            ours = self._ours[name] = replace(name, upstream)
-            setattr(owner, attribute, ours)
-            if owner is module and callable(upstream):  # many values are equal to a flag, so skip flags
-                for taker, taken_as in _takers(upstream):
+        with contextlib.ExitStack() as undo:
+            for name in self.names:
+                owner, attribute, upstream = _find(module, name)
+                if self._is_ours(name, upstream):
+                    continue
+                ours = self._ours[name] = replace(name, upstream)
+                # Many values are equal to a flag, so it is set only in its module.
+                is_taken = owner is module and callable(upstream)
+                for taker, taken_as in [(owner, attribute), *(_takers(upstream) if is_taken else ())]:
                     setattr(taker, taken_as, ours)
+                    undo.callback(setattr, taker, taken_as, upstream)
+            undo.pop_all()
 
     def check(self) -> None:
         """Refuse to continue without the patch. A process that has not imported upstream's module does not need it.
 
         Raises:
-            PatchLostError: names where upstream's own function is.
+            PatchLostError: names where upstream's own function is, or that upstream no longer has it.
         """
         module = sys.modules.get(self.module)
         places = [] if module is None else [place for name in self.names for place in self._unpatched(module, name)]
         if places:
+            cause = (
+                "Another plugin may have put its own function there, or VERL_USE_EXTERNAL_PLUGINS leaves arpo_verl out."
+                if is_our_run()
+                else "It lacks ARPO_VERL_RUN=1, which `arpo` sets in ray_kwargs.ray_init.runtime_env.env_vars."
+            )
             raise PatchLostError(
-                f"This process runs {', '.join(places)} without arpo_verl's patch. {self.without} Another plugin may "
-                "have put its own function there, or VERL_USE_EXTERNAL_PLUGINS leaves arpo_verl out. Correct that, and "
-                "start the same command again: it resumes from the last checkpoint."
+                f"This process runs {', '.join(places)} without arpo_verl's patch. {self.without} {cause} "
+                "Correct that, and start the same command again: it resumes from the last checkpoint."
             )
 
     def _unpatched(self, module: ModuleType, name: str) -> Iterator[str]:
         """Yield where upstream's package has something other than ours: in its own module, or imported by name."""
-        owner, attribute = _owner(module, name)
-        if not self._is_ours(name, getattr(owner, attribute, None)):
+        try:
+            owner, attribute, value = _find(module, name)
+        except AttributeError:
+            yield f"{self.module}.{name} (which is not there)"
+            return
+        if not self._is_ours(name, value):
             yield f"{self.module}.{name}"
         if owner is not module:
             return
@@ -101,10 +115,14 @@ class Patch:
         return True
 
 
-def _owner(module: ModuleType, name: str) -> tuple[Any, str]:
-    """Return the module or class that has the attribute, and the attribute's name."""
+def _find(module: ModuleType, name: str) -> tuple[Any, str, Any]:
+    """Return the module or class that has the attribute, the attribute's name and its value."""
     class_name, _, attribute = name.rpartition(".")
-    return (getattr(module, class_name) if class_name else module), attribute
+    try:
+        owner = getattr(module, class_name) if class_name else module
+        return owner, attribute, getattr(owner, attribute)
+    except AttributeError as error:
+        raise AttributeError(f"{name} is not there") from error
 
 
 def _takers(upstream: Any) -> list[tuple[ModuleType, str]]:
@@ -178,6 +196,11 @@ IMAGE_CACHES = Patch(
     ),
     "A request could see another episode's screenshots.",
 )
+
+
+def may_patch_verl() -> bool:
+    """Return whether this process belongs to a run of ours, with a veRL whose functions we know."""
+    return is_our_run() and is_supported_verl(installed_version("verl") or "")
 
 
 def all_patches() -> dict[str, Patch]:

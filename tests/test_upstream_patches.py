@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 from support import ROOT
 
-from arpo_verl import upstream_patches
+from arpo_verl import post_import, upstream_patches
 from arpo_verl.errors import PatchLostError
 from arpo_verl.upstream_patches import Patch
 
@@ -90,9 +90,44 @@ def test_a_process_without_upstreams_module_misses_nothing():
     make_patch("fix").check()
 
 
-def test_a_name_that_upstream_has_no_more_is_refused(modules):
-    with pytest.raises(AttributeError, match="gone"):
-        make_patch("gone").apply(modules[0], replace)
+def refuse(name, upstream):
+    raise KeyError(name)
+
+
+class Fixed(ModuleType):
+    constant = property(lambda module: module.fix)
+
+
+@pytest.mark.parametrize(
+    ("names", "put", "place"),
+    [
+        (("fix", "gone"), replace, r"gone \(which is not there\)"),
+        (("fix", "Gone.update"), replace, r"Gone\.update \(which is not there\)"),
+        (("Manager.update", "constant"), replace, "constant"),
+        (("fix",), refuse, "fix"),
+    ],
+)
+def test_what_cannot_be_replaced_harms_no_import_and_no_other_patch(names, put, place, modules, monkeypatch, caplog):
+    base, worker, _ = modules
+    base.__class__ = Fixed
+    monkeypatch.setattr(post_import, "_failures", [])
+    broken, whole = make_patch(*names), make_patch("_flag")
+    broken.when_imported(put)
+    whole.when_imported(replace)
+    assert {base.fix(), worker.fix(), base.Manager().update(), base.constant()} == {"upstream's"}, "replaced by half"
+    whole.check()
+    (line,) = caplog.messages
+    assert line.startswith("arpo_verl could not register with upstream.base: ")
+    with pytest.raises(PatchLostError, match=rf"upstream\.base\.{place}.* without .* It fails\. "):
+        broken.check()
+    with pytest.raises(PatchLostError, match=r"could not register with upstream\.base: \w+Error"):
+        post_import.require_registered("upstream.")
+
+
+def test_a_process_that_is_not_of_a_run_of_ours_is_told_what_its_environment_lacks(modules, monkeypatch):
+    monkeypatch.delenv("ARPO_VERL_RUN")
+    with pytest.raises(PatchLostError, match=r"It lacks ARPO_VERL_RUN=1"):
+        make_patch("fix").check()
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.module)

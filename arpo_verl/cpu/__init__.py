@@ -32,14 +32,15 @@ def register() -> None:
     os.environ.setdefault("TQ_LOGGING_LEVEL", "ERROR")
     from arpo_verl.cpu import engine, patch, platform, rollout, vllm
     from arpo_verl.post_import import when_imported
-    from arpo_verl.upstream_patches import LOG_PROBS, ONEDNN, PROCESS_GROUP
+    from arpo_verl.upstream_patches import LOG_PROBS, ONEDNN, PROCESS_GROUP, may_patch_verl
 
     for name, value in vllm.ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     platform.register()
-    PROCESS_GROUP.when_imported(patch.initialize_once_named)
-    LOG_PROBS.when_imported(patch.log_probs_at_once)
-    ONEDNN.when_imported(vllm.without_onednn)
+    if may_patch_verl():
+        PROCESS_GROUP.when_imported(patch.initialize_once_named)
+        LOG_PROBS.when_imported(patch.log_probs_at_once)
+        ONEDNN.when_imported(vllm.without_onednn)
     when_imported(engine.MODULE, engine.register)
     when_imported(rollout.REPLICA_MODULE, rollout.register_replica)
     when_imported(rollout.ADAPTER_MODULE, rollout.register_adapter)

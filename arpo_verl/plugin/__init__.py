@@ -20,21 +20,25 @@ The modules, in the order of a training step:
 - checkpoints: `checkpoints` saves and restores the store, and saves what a `resume` depends on. `seeding` makes a store
   to start with.
 
-`import verl` loads this module in every process, Ray workers included, and hides its errors. So it imports next to
-nothing, waits with each registration for veRL's own module, and logs its errors before veRL sees them.
+`import verl` loads this module in every process, Ray workers and other people's runs included, and hides its errors. So
+it imports next to nothing, waits with each registration for veRL's own module, and logs an error instead of raising it.
+Outside of a run of ours (`run_marker.py`) it registers names, and changes nothing.
 """
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from arpo_verl import upstream_patches as upstream
 from arpo_verl import vllm_segments
-from arpo_verl.post_import import when_imported
-from arpo_verl.upstream_patches import ENGINE_CALLS, EQUAL_LENGTHS, ROLLOUT_CORRECTION, SHARED_ENCODER, TASK_ORDER
+from arpo_verl.post_import import attempt, when_imported
+from arpo_verl.run_marker import is_our_run
+from arpo_verl.versions import SUPPORTED_VERL
 
 logger = logging.getLogger(__name__)
 
@@ -62,18 +66,16 @@ def register() -> None:
     """Register everything with the installed veRL. Safe to call more than once."""
     os.environ[ROUTER_VARIABLE] = str(Path(__file__).with_name("router.yaml"))
     if os.environ.get("VERL_PLATFORM", "").lower() == "cpu":
-        from arpo_verl import cpu
-
-        cpu.register()
+        attempt("verl.plugin.platform", lambda: importlib.import_module("arpo_verl.cpu").register())
     when_imported("verl.experimental.agent_loop.agent_loop", _register_agent_loop)
     when_imported("verl.trainer.ppo.core_algos", _register_advantage_estimator)
-    vllm_segments.patch()  # vLLM also does it in its processes, unless VLLM_PLUGINS leaves us out
-    for patch in (ROLLOUT_CORRECTION, EQUAL_LENGTHS, SHARED_ENCODER, ENGINE_CALLS, TASK_ORDER):
-        patch.when_imported(_replacement)
+    if upstream.may_patch_verl():
+        vllm_segments.patch()  # vLLM also does it in its processes, unless VLLM_PLUGINS leaves us out
+        of_every_run = (upstream.ROLLOUT_CORRECTION, upstream.EQUAL_LENGTHS, upstream.ENGINE_CALLS, upstream.TASK_ORDER)
+        for patch in (*of_every_run, upstream.SHARED_ENCODER):
+            patch.when_imported(_replacement)
+    elif is_our_run():
+        logger.warning("arpo_verl registers names only: it supports veRL %s", ", ".join(SUPPORTED_VERL))
 
 
-try:
-    register()
-except Exception:
-    logger.exception("arpo_verl is installed but could not register with veRL; run `arpo-verl doctor`")
-    raise
+register()

@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import ray
 import torch
+from omegaconf import OmegaConf
 from ray.actor import ActorHandle
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
@@ -31,7 +32,10 @@ from arpo_verl.plugin.rollout_workers import FruitlessPrompts, RolloutWorkers
 from arpo_verl.plugin.rows import SCREENSHOTS
 from arpo_verl.plugin.settings import connect_pool, load_settings
 from arpo_verl.plugin.trainer_state import trainer_state
-from arpo_verl.upstream_patches import ENGINE_CALLS, ROLLOUT_CORRECTION
+from arpo_verl.post_import import require_registered
+from arpo_verl.upstream_patches import ENGINE_CALLS, EQUAL_LENGTHS, IMAGE_CACHES, ROLLOUT_CORRECTION
+from arpo_verl.versions import require_verl
+from arpo_verl.vllm_images import OPTION as IMAGE_CACHE_OPTION
 
 _DONE = "__done__"
 _Worker: Any = AgentLoopWorkerTQ.__ray_actor_class__  # type: ignore[attr-defined]  # the class under Ray's actor
@@ -117,8 +121,12 @@ class GuiAgentLoopManager(AgentLoopManagerTQ):
         self.llm_client = watched(self.llm_client)
 
     async def _init_agent_loop_workers(self) -> None:
-        for patch in (ROLLOUT_CORRECTION, ENGINE_CALLS):
+        require_verl()
+        for patch in (ROLLOUT_CORRECTION, ENGINE_CALLS, EQUAL_LENGTHS):
             patch.check()
+        require_registered("verl.")
+        if OmegaConf.select(self.config, IMAGE_CACHE_OPTION) == "shm":
+            IMAGE_CACHES.check()  # veRL's classes for vLLM import all of it here too
         lost_prompts = LostPrompts.of_config(self.config, self._watch_engines())
         await super()._init_agent_loop_workers()  # type: ignore[no-untyped-call]  # veRL's
         # If a group lost some of its sessions, `sync` trains on the rest, and the other modes draw another group.

@@ -243,6 +243,7 @@ def test_each_patch_has_a_line_and_one_that_is_lost_fails(monkeypatch):
 @pytest.mark.parametrize(("plugins", "is_there"), [("auto", True), ("none", False)])
 def test_a_fresh_interpreter_has_all_patches_unless_our_plugin_is_left_out(plugins, is_there, monkeypatch):
     monkeypatch.setenv("VERL_USE_EXTERNAL_PLUGINS", plugins)
+    monkeypatch.delenv("ARPO_VERL_RUN")
     patches = [found for found in packages.check_registrations() if found.subject.startswith("patch of verl")]
     assert len(patches) == 6 and all(finding.ok == is_there for finding in patches)
 

@@ -43,7 +43,8 @@ def test_a_failing_registration_is_told_at_error_level():
     # veRL itself would hide it: it logs a failing plugin at debug level only.
     probe = "import sys; sys.modules['arpo_verl.cpu'] = None\nimport verl"
     result = run_fresh(probe, VERL_PLATFORM="cpu")
-    assert "could not register with veRL" in result.stderr
+    (line,) = result.stderr.splitlines()
+    assert "could not register with verl.plugin.platform: ModuleNotFoundError: import of arpo_verl.cpu halted" in line
 
 
 @pytest.mark.parametrize("command", [[], ["--help"], ["doctor", "--help"], ["summary", "--help"]])

@@ -1,7 +1,7 @@
 """veRL's FSDP2 engine on two ranks, which are processes here and split each sequence: an update with and without shared
 screenshots.
 
-    VERL_PLATFORM=cpu python -m support.split_engine FOLDER
+    ARPO_VERL_RUN=1 VERL_PLATFORM=cpu python -m support.split_engine FOLDER
 
 writes FOLDER/alone.json and FOLDER/together.json. PyTorch stands in for flash-attn, which needs a GPU.
 """

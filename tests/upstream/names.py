@@ -433,6 +433,13 @@ RELIED_ON: list[tuple[str, str, tuple[str, ...]]] = [
         "verl.workers.rollout.vllm_rollout.bucketed_weight_transfer",
         ("def receive_weights", "if is_support_ipc():"),
     ),
+    # What a deterministic request and a marked process rest on
+    (
+        "plugin.agent_loop",
+        "verl.workers.rollout.vllm_rollout.vllm_async_server",
+        ('sampling_params.setdefault("seed",',),
+    ),
+    ("run_marker", "verl.trainer.main_ppo:run_ppo", ("OmegaConf.merge(default_runtime_env, runtime_env_kwargs)",)),
     # vLLM, patched; tests/cpu/test_vllm.py runs it in the environment that has it
     ("cpu.vllm", "vllm._custom_ops", ("_supports_onednn = bool(",)),
     (

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from arpo_verl import run_marker
 from arpo_verl.cli.checks.finding import Finding
 from arpo_verl.versions import (
     EASYR1,
@@ -171,7 +172,7 @@ def check_registrations() -> list[Finding]:
         return [Finding("plugin", True, "EasyR1 loads none: its door adds our parts")]
     if other is not None:
         return [Finding("plugin", False, f"the package `verl` here is {other}, which loads no plugin", OWN_ENVIRONMENT)]
-    env = {**os.environ, "VERL_PLATFORM": os.environ.get("VERL_PLATFORM", "cpu")}
+    env = {**os.environ, **run_marker.MARKER, "VERL_PLATFORM": os.environ.get("VERL_PLATFORM", "cpu")}
     try:
         probe = _run_probe(_REGISTRATION_PROBE, env)
     except subprocess.TimeoutExpired:
