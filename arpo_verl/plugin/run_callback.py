@@ -123,8 +123,12 @@ def refuse_unfit(config: DictConfig) -> None:
         check_recipe(config)
     except ArpoError as error:
         raise SystemExit(f"arpo_verl: {printable_lines(str(error))}") from error  # it may quote a stranger's file
-    except Exception:  # an unusual recipe may still train; the rest of the callback is needed anyway
-        logger.exception("the recipe could not be checked; the run starts anyway")
+    except Exception as error:
+        logger.exception("a check of the recipe failed")
+        raise SystemExit(
+            f"arpo_verl: the recipe cannot be checked ({type(error).__name__}: {error}), so the run does not start; "
+            "look for a null, a 0 or a typo in what the traceback above names"
+        ) from error
 
 
 def tell_doubtful_names(config: DictConfig) -> tuple[str, ...]:

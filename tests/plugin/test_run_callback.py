@@ -58,15 +58,16 @@ def test_each_start_is_noted_in_the_runs_folder(tmp_path, monkeypatch):
     assert [start["recipe"] for start in read_starts(tmp_path / "run")] == [{"trainer.total_epochs": 3}] * 2
 
 
-def test_a_check_that_breaks_keeps_no_run_from_its_records(tmp_path, monkeypatch, caplog):
-    """Hydra would make a warning of it, and leave out all that follows."""
-    for name in ("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR"):
-        monkeypatch.setenv(name, "")
+def test_a_check_that_breaks_refuses_the_start(tmp_path, monkeypatch, caplog):
+    """Hydra would make a warning of it, and start the run unchecked."""
     trainer = {"default_local_dir": str(tmp_path / "checkpoints"), "resume_mode": "auto", "total_epochs": 3}
     monkeypatch.setattr(run_callback, "check_recipe", lambda config: config.trainer.nnodes * 1)
-    RunCallback().on_job_start(OmegaConf.create({"run_dir": str(tmp_path), "trainer": {**trainer, "nnodes": None}}))
-    assert "the recipe could not be checked" in caplog.text
-    assert len(read_starts(tmp_path)) == 1
+    config = OmegaConf.create({"run_dir": str(tmp_path), "trainer": {**trainer, "nnodes": None}})
+    with pytest.raises(
+        SystemExit, match=r"the recipe cannot be checked \(TypeError: .*so the run does not start; look"
+    ):
+        RunCallback().on_job_start(config)
+    assert "Traceback" in caplog.text and read_starts(tmp_path) == []
 
 
 def test_steps_are_printed_while_the_trainer_works_and_the_last_at_its_end(tmp_path, monkeypatch):
