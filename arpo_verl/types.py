@@ -66,6 +66,8 @@ class Task:
     spec: Mapping[str, Any] = field(repr=False)
     domain: str = field(default="", compare=False)
     """Name of the file's folder, which is the task's domain in OSWorld's layout; "" if no file names it."""
+    where: str = field(default="", compare=False, repr=False)
+    """The task's file, for messages."""
 
 
 # --- Actions -----------------------------------------------------------------------------------------------------

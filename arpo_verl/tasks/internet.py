@@ -52,7 +52,9 @@ def apt_packages(spec: Mapping[str, Any]) -> list[str]:
     found = {}
     for words in commands_of(spec):
         if words[0] in _APT and "install" in words:
-            found.update(dict.fromkeys(word for word in words[words.index("install") + 1 :] if word[0] != "-"))
+            found.update(
+                dict.fromkeys(word for word in words[words.index("install") + 1 :] if word[:1] not in ("", "-"))
+            )
     return list(found)
 
 
@@ -100,8 +102,15 @@ def _of_words(spec: Mapping[str, Any]) -> Iterator[str]:
 
 def _hosts(texts: list[str]) -> list[str]:
     """Return the public hosts of all URLs in `texts`, each once."""
-    urls = [url for text in texts for url in _URL.findall(text)]
-    return [host for host in dict.fromkeys(urlsplit(url).hostname or "" for url in urls) if is_public(host)]
+    hosts = dict.fromkeys(_host(url) for text in texts for url in _URL.findall(text))
+    return [host for host in hosts if is_public(host)]
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:  # such as an open bracket
+        return ""
 
 
 def is_public(host: str) -> bool:

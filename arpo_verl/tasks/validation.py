@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from arpo_verl.desktop.packages import ACCESSIBILITY, install_command, missing_packages, package_of
 from arpo_verl.desktop.programs import can_open, has_program
@@ -28,6 +27,7 @@ from arpo_verl.errors import TaskError
 from arpo_verl.tasks.internet import apt_packages, internet_reasons
 from arpo_verl.tasks.programs import getters_of, opened_files, programs_of
 from arpo_verl.types import Task
+from arpo_verl.untrusted import printable
 
 REACH_TIMEOUT_S = 5.0
 """How long a host may take to answer before a download from it counts as impossible."""
@@ -51,7 +51,15 @@ _DESKTOPS = {
 
 
 def explain_task(task: Task, environment: EnvironmentConfig) -> list[str]:
-    """Return why this machine cannot run a task on the desktops of `environment`; empty if it can."""
+    """Return why this machine cannot run a task on the desktops of `environment`; empty if it can. It never raises."""
+    try:
+        return list(dict.fromkeys(_reasons(task, environment)))
+    except Exception as error:  # one file never ends the check of the others
+        place = f"{task.where or 'its file'} cannot be checked, {type(error).__name__}: {error}"
+        return [f"{printable(place)[:400]}; correct what it names in the task's set-up or evaluator"]
+
+
+def _reasons(task: Task, environment: EnvironmentConfig) -> list[str]:
     reasons: list[str] = []
     if is_bundle(task.spec):
         reasons += _bundle_reasons(task, environment)
@@ -63,7 +71,7 @@ def explain_task(task: Task, environment: EnvironmentConfig) -> list[str]:
     if environment.provider == QEMU:
         reasons += [f"its set-up fetches the package {package}" for package in apt_packages(task.spec)]
         reasons += internet_reasons(task.spec)
-    return list(dict.fromkeys(reasons))
+    return reasons
 
 
 def _bundle_reasons(task: Task, environment: EnvironmentConfig) -> Iterator[str]:
@@ -168,10 +176,10 @@ def _download_reasons(task: Task, environment: EnvironmentConfig) -> Iterator[st
     folder = default_store() if environment.cache_dir is None else Path(environment.cache_dir).expanduser()
     store = DownloadStore(folder)
     for download in downloads_of(task.spec):
-        parts = urlsplit(download.url)
-        origin = f"{parts.scheme}://{parts.netloc}"
+        origin = "/".join(download.url.split("/", 3)[:3])
+        host = origin.partition("://")[2] or download.url[:80]
         if not store.path(task.task_id, download).is_file() and not _is_reachable(origin):
-            yield f"it downloads from {parts.netloc}, which this machine cannot reach, and {folder} lacks files"
+            yield f"it downloads from {host}, which this machine cannot reach, and {folder} lacks files"
 
 
 @cache

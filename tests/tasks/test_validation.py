@@ -99,6 +99,14 @@ def test_every_reason_is_raised_with_the_tasks_that_it_stops():
     check_tasks_run_here(tasks, EnvironmentConfig(provider="docker", screen_size=(1920, 1080)))
 
 
+def test_an_unexpected_error_is_the_reason_of_its_task_and_ends_no_other_check(monkeypatch):
+    odd, good = (Task(name, "Do it.", make_task().spec, where=f"/tasks/{name}.json") for name in ("odd", "good"))
+    monkeypatch.setattr(validation, "programs_of", lambda spec: [] if next(calls) else 1 / 0)
+    calls = iter([False, True])
+    with pytest.raises(TaskError, match=r"1 of 2 .*\n  /tasks/odd.json cannot be checked, ZeroDivisionError: .*: odd$"):
+        check_tasks_run_here([odd, good], EnvironmentConfig())
+
+
 def test_chrome_is_there_where_chromium_is(monkeypatch, tmp_path):
     monkeypatch.setattr(chrome, "CHROME", tmp_path / "google-chrome")
     monkeypatch.setattr(chrome, "CHROMIUM", tmp_path)
