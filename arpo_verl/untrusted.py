@@ -11,6 +11,7 @@ import json
 import math
 import os
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,12 +87,13 @@ def read_text(path: Path, most_bytes: int) -> str:
     return read_regular(file, most_bytes).decode("utf-8")
 
 
-def parse_json(text: str | bytes, odd_number: Callable[[str], Any] | None = None) -> Any:
+def parse_json(text: str | bytes, odd_number: Callable[[str], Any] | None = None, *, unique_keys: bool = False) -> Any:
     """Parse JSON within bounds.
 
     Args:
         odd_number: returns a replacement for a number that is not finite or has more than `MOST_DIGITS` digits. By
             default the first kind stays as it is, and the second is refused.
+        unique_keys: whether to refuse an object with a key twice, of which only the last would count.
 
     Raises:
         ValueError: it is not JSON, is longer than `MOST_JSON_BYTES` or is nested deeper than `MOST_DEPTH`.
@@ -110,8 +112,16 @@ def parse_json(text: str | bytes, odd_number: Callable[[str], Any] | None = None
         value = float(digits)
         return value if math.isfinite(value) or odd_number is None else odd_number(digits)
 
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if repeated := [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]:
+            raise ValueError(f"it has the key {repeated[0]!r:.80} twice in one object; remove one of them")
+        return dict(pairs)
+
+    hook = unique if unique_keys else None
     try:
-        value = json.loads(text, parse_int=integer, parse_float=real, parse_constant=odd_number or float)
+        value = json.loads(
+            text, parse_int=integer, parse_float=real, parse_constant=odd_number or float, object_pairs_hook=hook
+        )
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if is_deeper(value, MOST_DEPTH):

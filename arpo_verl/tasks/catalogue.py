@@ -1,30 +1,47 @@
 """The catalogue has the names that the installed OSWorld client knows (set-up steps, getters, metrics), and our own
-ones for bundles. We read them from its source: an import takes seconds and loads OpenCV, pandas and Playwright."""
+ones for bundles, each with what it needs. We read them from the client's source: an import takes seconds and loads
+OpenCV, pandas and Playwright."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
 import logging
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache, partial
+from itertools import islice
 from pathlib import Path
 
-from arpo_verl.environments.osworld.bundle_steps import REWARD_PROGRAM, STEPS
+from arpo_verl.environments.osworld import bundle_steps
+from arpo_verl.tasks.signatures import LIST, NUMBER, TEXT, Use, use_of_call
 
 logger = logging.getLogger(__name__)
 
 # These methods of the client only raise NotImplementedError.
-_UNWRITTEN_STEPS = {"tidy_desktop", "act", "replay"}
+_UNWRITTEN_STEPS = {"_tidy_desktop_setup", "_act_setup", "_replay_setup"}
+# What getters read without an annotation; all else is text.
+_TEXT = Use(frozenset({TEXT}))
+_TEXTS, _NUMBER = Use(frozenset({TEXT, LIST}), items=_TEXT), Use(frozenset({TEXT, NUMBER}))
+_VALUES = {
+    "command": _TEXTS,
+    "diff_range_in_minutes": _NUMBER,
+    "parse_keys": Use(frozenset({LIST})),
+    "partIndex": _NUMBER,
+    "rules": Use(),
+    "slide_index": _NUMBER,
+}
+
+Uses = Mapping[str, Callable[[], Use]]
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """A task file may use these names."""
+    """A task file may use these names. Each returns what its function needs of an object with all arguments."""
 
-    setup_steps: frozenset[str]
-    getters: frozenset[str]
-    metrics: frozenset[str]
+    setup_steps: Uses
+    getters: Uses
+    metrics: Uses
 
 
 @lru_cache(maxsize=1)
@@ -32,26 +49,43 @@ def installed_catalogue() -> Catalogue | None:
     """Return the names of the installed OSWorld client; None without one (only the workers' Python may have it)."""
     spec = importlib.util.find_spec("desktop_env")
     if spec is None or spec.origin is None:
-        logger.info("desktop-env is not installed here, so the names of steps, getters and metrics are not checked")
+        logger.info("desktop-env is not installed here, so steps, getters and metrics are not checked")
         return None
     root = Path(spec.origin).parent
-    methods = _names(root / "controllers" / "setup.py")
-    steps = {name[1:-6] for name in methods if name.startswith("_") and name.endswith("_setup")}
-    getters = {n.removeprefix("get_") for n in _names(root / "evaluators/getters/__init__.py") if n.startswith("get_")}
-    metrics = _names(root / "evaluators" / "metrics" / "__init__.py")
+    methods = _functions(root / "controllers" / "setup.py") | _functions(Path(bundle_steps.__file__))
+    getters, metrics = _imported(root / "evaluators" / "getters"), _imported(root / "evaluators" / "metrics")
     return Catalogue(
-        frozenset(steps - _UNWRITTEN_STEPS) | {*STEPS},
-        frozenset(getters) | {REWARD_PROGRAM},
-        frozenset(metrics) | {REWARD_PROGRAM},
+        {
+            name[1:-6]: cache(partial(use_of_call, methods[name], methods))
+            for name in methods
+            if name.startswith("_") and name.endswith("_setup") and name not in _UNWRITTEN_STEPS
+        },
+        {n.removeprefix("get_"): cache(partial(_getter, getters, n)) for n in getters if n.startswith("get_")},
+        {name: cache(partial(use_of_call, metrics[name], metrics)) for name in metrics},
     )
 
 
-def _names(path: Path) -> set[str]:
-    """Return every function, method and imported name of a source file."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            names.add(node.name)
-        elif isinstance(node, ast.ImportFrom):
-            names.update(alias.asname or alias.name for alias in node.names)
-    return names
+def _getter(functions: Mapping[str, ast.FunctionDef], name: str) -> Use:
+    """Return what a getter needs of its object; it is called with the desktop and this object."""
+    call = use_of_call(functions[name], functions, typed=False)
+    use = next(islice(call.keys.values(), 1, None), Use())
+    several = {"path": _TEXTS, "dest": _TEXTS} if {"multi", "path_list"} & use.keys.keys() else {}
+    values = {key: (_VALUES | several).get(key, _TEXT) for key in use.needed if not use.keys[key].kinds}
+    return replace(use, keys={**use.keys, **values})
+
+
+def _functions(path: Path) -> dict[str, ast.FunctionDef]:
+    """Return the functions of a source file and the methods of its classes."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    bodies = [tree.body, *(node.body for node in tree.body if isinstance(node, ast.ClassDef))]
+    return {node.name: node for body in bodies for node in body if isinstance(node, ast.FunctionDef)}
+
+
+def _imported(package: Path) -> dict[str, ast.FunctionDef]:
+    """Return the functions that a package defines or imports from its own modules."""
+    found = _functions(package / "__init__.py")
+    for node in ast.walk(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (package / f"{node.module}.py").is_file():
+            functions = _functions(package / f"{node.module}.py")
+            found |= {one.asname or one.name: functions[one.name] for one in node.names if one.name in functions}
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from arpo_verl.tasks.catalogue import installed_catalogue
 from arpo_verl.tasks.schema import problems_of
 from arpo_verl.tasks.sources import source_tasks, split_source
 from arpo_verl.types import Task
-from arpo_verl.untrusted import MOST_JSON_BYTES, parse_json, printable, read_text
+from arpo_verl.untrusted import MOST_DIGITS, MOST_JSON_BYTES, parse_json, printable, read_text
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +29,12 @@ EMBEDDED_LONG = "embedded_long"
 MAX_NAMED_PROBLEMS = 20
 
 TaskPath = str | os.PathLike[str]
+
+_REMEDY = "export its tasks in OSWorld's format as JSON, or their ids as text, one a line"
+_SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test"}
+# Lists that we do not read, by their ending.
+_OTHERS = dict.fromkeys((".csv", ".tsv", ".xlsx"), "a table") | dict.fromkeys((".gz", ".zip", ".zst"), "an archive")
+_OTHERS |= {".parquet": "a Parquet file", ".arrow": "an Arrow file"}
 
 SUITES: Mapping[TaskPath, Path] = {EMBEDDED: EMBEDDED_DIR, EMBEDDED_LONG: EMBEDDED_DIR.with_name(EMBEDDED_LONG)}
 """The shipped suites' folders, by the names that you can use instead of a path."""
@@ -73,7 +80,9 @@ def load_tasks(
             `examples/<domain>/<id>.json`;
             `NAME:ARGUMENT`, a source of tasks: `cua_gym:FOLDER`, `families:SPLIT:COUNT` or a package's own; see
             `tasks/sources.py`;
-            your own list there: a JSON list of ids, or a .txt file with one id a line, where `#` begins a comment;
+            your own list there: a JSON list of ids, or a .txt file with one id a line, where `#` begins a comment. An
+            id can be `<domain>/<id>`, the file's path, or an object with `domain` and `example_id`;
+            a .jsonl file, with an id or a task a line;
             several of these: a list, or a string with commas.
         skip_missing: leave out tasks that an index names but that have no file, instead of raising.
         skip_unusable: leave out tasks that the installed OSWorld client cannot run or that are malformed.
@@ -124,7 +133,7 @@ def _settle_problems(problems: list[TaskProblem], good: int, skip_missing: bool,
         logger.warning("we leave out %d tasks: missing, malformed or unknown here", len(problems) - len(fatal))
     if not fatal:
         return
-    named = "\n".join(f"  {printable(p.where)[:300]}: {printable(p.what)[:2000]}" for p in fatal[:MAX_NAMED_PROBLEMS])
+    named = "\n".join(f"  {printable(p.where)[:400]}: {printable(p.what)[:2000]}" for p in fatal[:MAX_NAMED_PROBLEMS])
     rest = f"\n  and {len(fatal) - MAX_NAMED_PROBLEMS} more" if len(fatal) > MAX_NAMED_PROBLEMS else ""
     missing = any(p.missing for p in fatal)
     remedy = "; data.tasks.skip_missing=true leaves out those without a file" if missing else ""
@@ -164,22 +173,33 @@ def _paths(path: TaskPath | Iterable[TaskPath]) -> Iterator[Path | tuple[str, st
 def _find(path: Path) -> Iterator[_Found | TaskProblem]:
     if path.is_dir():
         index = path / "test_all.json"
+        files = sorted(path.rglob("*.json"))
         if index.is_file() and (path / "examples").is_dir():
             yield from _find(index)
+        elif any(path.rglob("dataset_info.json")) or (not files and any(path.rglob("*.parquet"))):
+            yield TaskProblem(str(path), f"looks like a data set of Hugging Face's; {_REMEDY}", unread=True)
         else:
-            yield from (_Found(str(file), file, path) for file in sorted(path.rglob("*.json")))
+            yield from (_Found(str(file), file, path) for file in files)
         return
-    content = _read_ids(path) if path.suffix == ".txt" else _read_json(path)
+    content = _read(path)
+    references = [_reference(item) for item in content] if isinstance(content, list) else []
     if isinstance(content, TaskProblem):
         yield replace(content, unread=True)
-    elif isinstance(content, Mapping) and not _is_index(content):
-        yield _Found(str(path), spec=content)
-    elif not isinstance(content, Mapping | list):
-        yield TaskProblem(str(path), f"must hold a task, tasks or ids, got {type(content).__name__}", unread=True)
-    elif isinstance(content, list) and not all(isinstance(item, str) for item in content):
+    elif isinstance(content, list) and not all(references):
         yield from (_Found(f"{path}[{number}]", spec=item) for number, item in enumerate(content))
+    elif isinstance(content, list):
+        yield from _find_indexed(path, references)
+    elif isinstance(content, Mapping) and content and content.keys() <= _SPLITS and not _has_domain(path, content):
+        what = f"has the splits {', '.join(content)}; write the list of each into a file of its own"
+        yield TaskProblem(str(path), what, unread=True)
+    elif isinstance(content, Mapping):
+        yield from _find_indexed(path, content) if _is_index(content) else [_Found(str(path), spec=content)]
     else:
-        yield from _find_indexed(path, content)
+        yield TaskProblem(str(path), f"must hold a task, tasks or ids, got {type(content).__name__}", unread=True)
+
+
+def _has_domain(path: Path, content: Mapping[str, Any]) -> bool:
+    return any((path.parent / "examples" / domain).is_dir() for domain in content)
 
 
 def _is_index(content: Mapping[str, Any]) -> bool:
@@ -188,11 +208,19 @@ def _is_index(content: Mapping[str, Any]) -> bool:
     return bool(content) and lists and not {"id", "evaluator"} & set(content)
 
 
+def _reference(item: Any) -> str:
+    """Return `<domain>/<id>` or `<id>` if an item of a list names a task; "" if it does not."""
+    if isinstance(item, Mapping) and not {"evaluator", "instruction"} & item.keys():
+        task_id = next((item[key] for key in ("example_id", "task_id", "id") if key in item), "")
+        item = f"{item['domain']}/{task_id}" if "domain" in item else task_id
+    return "/".join(Path(item.removesuffix(".json")).parts[-2:]) if isinstance(item, str) else ""
+
+
 def _find_indexed(path: Path, content: Mapping[str, list[str]] | list[str]) -> Iterator[_Found]:
     examples = path.parent / "examples"
     if isinstance(content, list):
         by_id = {file.stem: file for file in examples.glob("*/*.json")}
-        files = {i: by_id.get(i, examples / "*" / f"{i}.json") for i in content}
+        files = {i: by_id.get(i, examples / ("" if "/" in i else "*") / f"{i}.json") for i in content}
         yield from (_Found(f"{path.name} names {i}", files[i], examples) for i in content)
         return
     for domain, ids in content.items():
@@ -211,44 +239,55 @@ def _load_one(found: _Found) -> Task | TaskProblem:
         if not _is_within(found.path, found.folder):
             what = f"{found.path} leads out of {found.folder}; copy the task itself into the folder"
             return TaskProblem(found.where, what)
-        spec = _read_json(found.path)
+        spec = _read(found.path)
         if isinstance(spec, TaskProblem):
             return spec
     if isinstance(spec, TaskError):
         return TaskProblem(found.where, str(spec))
+    where = found.where if found.path is None else str(found.path)
     problems = problems_of(spec, installed_catalogue())
     if problems:
-        return TaskProblem(found.where, "; ".join(dict.fromkeys(problems)))
+        named = f" (task {spec['id']})" if isinstance(spec, Mapping) and isinstance(spec.get("id"), str) else ""
+        return TaskProblem(f"{where:.300}{named:.100}", "; ".join(dict.fromkeys(problems)))
     domain = found.domain if found.path is None else found.path.parent.name
-    return Task(task_id=spec["id"], instruction=spec["instruction"], spec=spec, domain=domain)
+    return Task(task_id=spec["id"], instruction=spec["instruction"], spec=spec, domain=domain, where=where)
 
 
-def _read_json(path: Path) -> Any:
-    text = _read_text(path)
+def _read(path: Path) -> Any:
+    """Return a file's JSON; of a .txt the ids, of a .jsonl its lines' JSON, with a `TaskError` for a broken line."""
+    suffix = path.suffix.lower()
+    if suffix in _OTHERS:
+        return TaskProblem(str(path), f"looks like {_OTHERS[suffix]}; {_REMEDY}")
     try:
-        return text if isinstance(text, TaskProblem) else parse_json(text)
-    except json.JSONDecodeError as error:
-        return TaskProblem(str(path), f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}")
-    except ValueError as error:
-        return TaskProblem(str(path), f"not JSON that we read: {error}")
-
-
-def _read_ids(path: Path) -> list[str] | TaskProblem:
-    """Read the ids of a text file."""
-    text = _read_text(path)
-    if isinstance(text, TaskProblem):
-        return text
-    lines = (line.partition("#")[0].strip() for line in text.splitlines())
-    return [line for line in lines if line]
-
-
-def _read_text(path: Path) -> str | TaskProblem:
-    try:
-        return read_text(path, MOST_JSON_BYTES)
+        text = read_text(path, MOST_JSON_BYTES).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        return TaskProblem(str(path), f"not UTF-8 text: {error}")
+        is_utf_16 = error.object[:2] in (BOM_UTF16_LE, BOM_UTF16_BE)
+        return TaskProblem(str(path), f"not UTF-8 text: {'it looks like UTF-16' if is_utf_16 else error}")
     except OSError as error:
         return TaskProblem(str(path), f"not readable: {error}")
+    lines = [line for line in text.split("\n") if line.strip()]
+    if not lines:
+        return TaskProblem(str(path), "is empty")
+    if suffix == ".txt":
+        return [name for line in lines if (name := line.partition("#")[0].strip())]
+    if suffix in (".jsonl", ".ndjson"):
+        return [_parsed(line) for line in lines]
+    content = _parsed(text)
+    return TaskProblem(str(path), str(content)) if isinstance(content, TaskError) else content
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return parse_json(text, _refuse_number, unique_keys=True)
+    except json.JSONDecodeError as error:
+        hint = "; a file with a task a line needs the ending .jsonl" if error.msg == "Extra data" else ""
+        return TaskError(f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}{hint}")
+    except ValueError as error:
+        return TaskError(f"not JSON that we read: {error}")
+
+
+def _refuse_number(digits: str) -> Any:
+    raise ValueError(f"{digits:.30} must be a finite number of at most {MOST_DIGITS} digits")
 
 
 def _shown(path: TaskPath | Iterable[TaskPath]) -> str:

@@ -1,22 +1,29 @@
-"""This checks that an OSWorld task has the form that the client needs. Pure."""
+"""This checks that an OSWorld task has the form that the client needs, with arguments that its functions take. Pure."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from arpo_verl.config import did_you_mean
-from arpo_verl.tasks.catalogue import Catalogue
+from arpo_verl.environments.osworld.bundle_steps import REWARD_PROGRAM
+from arpo_verl.tasks.catalogue import Catalogue, Uses
+from arpo_verl.tasks.signatures import KINDS, LIST, NUMBER, OBJECT, TEXT, Use
 
 INFEASIBLE = "infeasible"
 
 # The client makes a folder with this name, so it must not lead elsewhere.
-_TASK_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
+_TASK_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
+_TEXT = Use(frozenset({TEXT}))
+_APPS = Use(frozenset({LIST, KINDS["NoneType"]}), items=_TEXT)
+_PROGRAM = Use(frozenset({OBJECT}), {"type": _TEXT, "program": _TEXT}, frozenset({"type", "program"}))
 
 
 def problems_of(spec: Any, catalogue: Catalogue | None) -> list[str]:
-    """Return everything that is wrong with a task's JSON; with a catalogue it also checks names."""
+    """Return everything that is wrong with a task's JSON; with a catalogue it also checks names and arguments."""
     if not isinstance(spec, Mapping):
         return [f"a task must be a JSON object, got {type(spec).__name__}"]
     missing = [key for key in ("id", "instruction", "evaluator") if key not in spec]
@@ -24,9 +31,14 @@ def problems_of(spec: Any, catalogue: Catalogue | None) -> list[str]:
         return [f"a task must have id, instruction and evaluator; {', '.join(missing)} missing"]
     problems = []
     if not isinstance(spec["id"], str) or not _TASK_ID.fullmatch(spec["id"]):
-        problems.append(f"id must be letters, digits, '.', '_' and '-', got {spec['id']!r:.80}")
+        problems.append(f"id must be letters, digits, '.', '_' and '-', at most 200, got {spec['id']!r:.80}")
     if not isinstance(spec["instruction"], str) or not spec["instruction"].strip():
         problems.append(f"instruction must be text, got {spec['instruction']!r:.80}")
+    try:
+        json.dumps(spec, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        problems.append(f"it has half of a character, {error.object[error.start : error.end]!r}; write the whole one")
+    problems.extend(_misuses(spec.get("related_apps"), _APPS, "related_apps"))
     problems.extend(_step_problems(spec.get("config", []), "config", catalogue))
     problems.extend(_evaluator_problems(spec["evaluator"], catalogue))
     return problems
@@ -36,12 +48,13 @@ def _step_problems(steps: Any, where: str, catalogue: Catalogue | None) -> Itera
     if not isinstance(steps, list):
         yield f"{where} must be a list of steps, got {type(steps).__name__}"
         return
+    known = catalogue.setup_steps if catalogue else None
     for number, step in enumerate(steps):
         if not isinstance(step, Mapping) or not isinstance(step.get("parameters"), Mapping) or "type" not in step:
             yield f"{where}[{number}] must be an object with type and parameters, got {step!r:.80}"
         else:
-            known = catalogue.setup_steps if catalogue else None
             yield from _unknown(step["type"], known, f"{where}[{number}].type", "set-up step")
+            yield from _misuses(step["parameters"], _use(step["type"], known), f"{where}[{number}].parameters")
 
 
 def _evaluator_problems(evaluator: Any, catalogue: Catalogue | None) -> Iterator[str]:
@@ -50,38 +63,102 @@ def _evaluator_problems(evaluator: Any, catalogue: Catalogue | None) -> Iterator
         return
     yield from _step_problems(evaluator.get("postconfig", []), "evaluator.postconfig", catalogue)
     func = evaluator["func"]
-    if func == INFEASIBLE:
+    if func == REWARD_PROGRAM:
+        yield from _misuses(evaluator.get("result"), _PROGRAM, "evaluator.result")
         return
-    funcs = func if isinstance(func, list) else [func]
-    for name in funcs:
-        yield from _unknown(name, catalogue.metrics if catalogue else None, "evaluator.func", "metric")
-    if not evaluator.get("result"):
+    if not evaluator.get("result") and func != INFEASIBLE:
         yield "evaluator.result is missing: it must say what the metric reads"
+        return
     if evaluator.get("conj", "and") not in ("and", "or"):
         yield f"evaluator.conj must be 'and' or 'or', got {evaluator['conj']!r:.80}"
+    funcs = func if isinstance(func, list) else [func]
+    parts: dict[str, list[Any]] = {}
     for key in ("result", "expected", "options"):
-        yield from _part_problems(evaluator.get(key), f"evaluator.{key}", func, catalogue)
+        part = evaluator.get(key, {})
+        if part is None:
+            yield f"evaluator.{key} must not be null; leave it out"
+            return
+        if key not in evaluator or (key != "options" and part in ({}, [], "")):
+            parts[key] = [None] * len(funcs)
+        elif funcs is func and (not isinstance(part, list) or len(part) != len(func)):
+            yield f"evaluator.{key} must be a list of {len(func)}, one for each metric of evaluator.func"
+            return
+        else:
+            parts[key] = [{} if one is None else one for one in part] if funcs is func else [part]
+    for number, (name, *given) in enumerate(zip(funcs, *parts.values(), strict=True)):
+        yield from _metric_problems(name, *given, f"[{number}]" if funcs is func else "", catalogue)
 
 
-def _part_problems(part: Any, where: str, func: Any, catalogue: Catalogue | None) -> Iterator[str]:
-    """Check a metric's `result`, `expected` or `options`: one for one metric, or a list for a list of metrics."""
-    if not part:
-        return
-    if isinstance(func, list) and (not isinstance(part, list) or len(part) != len(func)):
-        yield f"{where} must be a list of {len(func)}, one for each metric of evaluator.func"
-        return
-    if where == "evaluator.options":
-        return
-    for getter in part if isinstance(part, list) else [part]:
-        if not getter and where == "evaluator.expected":
+def _metric_problems(
+    name: Any, result: Any, expected: Any, options: Any, at: str, catalogue: Catalogue | None
+) -> Iterator[str]:
+    """Check a metric and what the task gives to it; None stands for what the task leaves out."""
+    metrics = catalogue.metrics if catalogue else None
+    yield from _unknown(name, metrics, f"evaluator.func{at}", "metric")
+    given: list[Use] = []
+    for where, getter in ((f"evaluator.result{at}", result), (f"evaluator.expected{at}", expected)):
+        if getter is None:
             continue
         if not isinstance(getter, Mapping) or "type" not in getter:
             yield f"{where} must be an object with a getter's type, got {getter!r:.80}"
-        else:
-            yield from _unknown(getter["type"], catalogue.getters if catalogue else None, f"{where}.type", "getter")
+            return
+        known = catalogue.getters if catalogue else None
+        yield from _unknown(getter["type"], known, f"{where}.type", "getter")
+        given.append(use := _use(getter["type"], known))
+        yield from _misuses(getter, use, where)
+        for key in ("path", "dest") if "multi" in use.keys else ():
+            if isinstance(getter.get(key), list) != bool(getter.get("multi")):
+                yield f"{where}.{key} must be a list if `multi` is true, and only then"
+    if options is not None and not isinstance(options, Mapping):
+        yield f"evaluator.options{at} must be an object, got {options!r:.80}"
+    elif metrics and isinstance(name, str) and name in metrics and name != INFEASIBLE:
+        yield from _call_problems(name, metrics[name](), given, expected, options or {}, at)
 
 
-def _unknown(name: Any, known: Collection[str] | None, where: str, what: str) -> Iterator[str]:
+def _call_problems(
+    name: str, use: Use, given: list[Use], expected: Any, options: Mapping[str, Any], at: str
+) -> Iterator[str]:
+    names = list(use.keys)[: use.num_positional]
+    if len(given) > len(names):
+        yield f"evaluator.expected{at} must be left out, since the metric {name} takes no second value"
+    elif len(given) == 1 and names[1:2] and names[1] in use.needed - options.keys():
+        yield f"evaluator.expected{at} is missing: it must say what the metric {name} compares the result with"
+    elif len(given) == 2 and "rules" in given[1].needed & expected.keys():
+        rules, wanted, where = expected["rules"], use.keys[names[1]], f"evaluator.expected{at}.rules"
+        yield from _misuses(rules, wanted, where)
+        if isinstance(rules, Mapping) and wanted.keys and not wanted.needed and rules.keys().isdisjoint(wanted.keys):
+            yield f"{where} must have {' or '.join(wanted.keys)}, got {', '.join(rules) or 'nothing':.80}"
+    rest = {key: value for key, value in use.keys.items() if key not in names[:2]}
+    yield from _misuses(options, replace(use, keys=rest, needed=use.needed & rest.keys()), f"evaluator.options{at}")
+
+
+def _use(name: Any, known: Uses | None) -> Use:
+    return known[name]() if known and isinstance(name, str) and name in known else Use()
+
+
+def _misuses(value: Any, use: Use, where: str) -> Iterator[str]:
+    """Yield why a function cannot use a value."""
+    kind = KINDS.get(type(value).__name__, "true or false")
+    if use.kinds and kind not in use.kinds:
+        yield f"{where} must be {' or '.join(sorted(use.kinds))}, got {value!r:.80}"
+    elif use.kinds == {NUMBER} and value < 0:
+        yield f"{where} must be at least 0, got {value!r:.80}"
+    elif isinstance(value, list) and use.items is not None:
+        for number, item in enumerate(value):
+            yield from _misuses(item, use.items, f"{where}[{number}]")
+    elif isinstance(value, Mapping):
+        for key in sorted(use.needed - value.keys()):
+            yield f"{where} must have {key}, got {', '.join(value) or 'nothing':.80}"
+        for key in value:
+            if key in use.needed and TEXT in use.keys[key].kinds and value[key] in ("", []):
+                yield f"{where}.{key} must not be empty"
+            elif key in use.keys:
+                yield from _misuses(value[key], use.keys[key], f"{where}.{key}")
+            elif use.closed:
+                yield f"{where}.{key:.80} is no argument of the client's{did_you_mean(key[:80], use.keys)}"
+
+
+def _unknown(name: Any, known: Uses | None, where: str, what: str) -> Iterator[str]:
     if not isinstance(name, str):
         yield f"{where} must be the name of a {what}, got {name!r:.80}"
     elif known is not None and name not in known:

@@ -61,7 +61,7 @@ def _spec_of(given: Any) -> Any:
     if not isinstance(given, Mapping):
         return given
     try:
-        return json.loads(json.dumps(dict(given)))
+        return json.loads(json.dumps(dict(given), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         return TaskError(f"a task must contain JSON values only: {error}")
 

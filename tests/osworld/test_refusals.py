@@ -1,12 +1,14 @@
 """Which of OSWorld's tasks are refused before anything starts, and with what reason."""
 
 import json
+from pathlib import Path
 
 import pytest
 from support.osworld import harness
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.tasks import load_tasks, validation
+from arpo_verl.tasks.loader import TaskProblem, scan_tasks
 from arpo_verl.tasks.validation import explain_task
 
 
@@ -44,6 +46,12 @@ def reasons(tasks, task_id):
 )
 def test_what_a_task_lacks_is_said(tasks, task_id, reason):
     assert reason in reasons(tasks, task_id)
+
+
+def test_of_osworlds_tasks_only_those_whose_metric_the_client_lacks_are_refused(tasks_dir):
+    problems = [one for one in scan_tasks(tasks_dir / "examples") if isinstance(one, TaskProblem)]
+    assert [one.what.count("which the installed desktop-env does not have") for one in problems] == [2, 1]
+    assert {Path(one.where.partition(" ")[0]).stem[:8] for one in problems} == {"e8172110", "5ac2891a"}
 
 
 def test_a_website_in_the_instruction_that_nobody_needs_to_visit_is_no_reason(tasks):

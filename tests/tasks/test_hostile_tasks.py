@@ -28,7 +28,7 @@ def test_a_task_or_list_that_is_no_regular_file_is_refused_at_once(tmp_path, kin
 def test_json_beyond_all_bounds_is_told(tmp_path, text):
     (tmp_path / "task.json").write_text(text, encoding="latin-1")
     for path in (tmp_path, tmp_path / "task.json"):
-        with pytest.raises(TaskError, match="not JSON|not UTF-8"):
+        with pytest.raises(TaskError, match="not JSON|not UTF-8|is empty"):
             load_tasks(path)
 
 

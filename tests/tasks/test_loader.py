@@ -1,5 +1,8 @@
 """Task files: what is read, and what is refused before anything starts."""
 
+import gzip
+import json
+
 import pytest
 from support.task_files import GOOD, ids, spec, write
 
@@ -40,6 +43,62 @@ def test_osworlds_indexes_and_a_list_of_ones_own_are_read(osworld):
     assert ids(load_tasks(write(osworld / "mine.txt", text))) == ["two", "one"]
     with pytest.raises(TaskError, match=r"1 of 2 tasks.*\n.*mine.txt names three: there is no file"):
         load_tasks(write(osworld / "mine.txt", "one\nthree\n"))
+
+
+LINES = "\n".join(json.dumps(spec(id=name)) for name in ("a", "b"))
+SPLITS = {"train": ["one"], "test": ["two"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "outcome"),
+    [
+        ("list.txt", "\ufeffos/one\r\n\r\nexamples/gimp/two.json\r\n", ["one", "two"]),
+        ("list.txt", "evaluation_examples/examples/os/one.json\none.json", "has the id one too"),
+        ("list.json", '\ufeff["os/one", "two"]', ["one", "two"]),
+        ("list.json", ["examples/os/one.json", "gimp/two"], ["one", "two"]),
+        ("list.json", [{"domain": "os", "example_id": "one"}, {"task_id": "two", "x": 1}], ["one", "two"]),
+        ("list.json", [{"domain": "gimp", "id": "one"}], "list.json names gimp/one: there is no file .*gimp/one.json"),
+        ("list.json", [{"id": "one", "instruction": "x"}], r"list.json\[0\] .task one.: .*evaluator missing"),
+        ("list.json", ["gimp/../secret"], "there is no file"),
+        ("list.json", {"gimp": ["two"], "test": []}, ["two"]),
+        ("tasks.jsonl", f"\ufeff{LINES}\n\n", ["a", "b"]),
+        ("tasks.jsonl", '"one"\n{"domain": "gimp", "id": "two"}', ["one", "two"]),
+        ("tasks.ndjson", f"{LINES}\n[1", r"ndjson\[2\]: not JSON: Expecting ',' delimiter"),
+        ("tasks.json", LINES, "Extra data at line 2.*a file with a task a line needs the ending .jsonl"),
+        ("tasks.json", spec(id="c") | {"domain": "os"}, ["c"]),
+        (
+            "list.json",
+            SPLITS,
+            "has the splits train, test; write the list of each into a file",
+        ),
+        ("list.json", {"train": [GOOD]}, "has the splits train; write"),
+        ("list.json", '["one"]'.encode("utf-16"), "not UTF-8 text: it looks like UTF-16"),
+        ("list.parquet", b"PAR1\x15\x04\xff\xfe", "looks like a Parquet file; export its tasks in OSWorld's format"),
+        ("list.json.gz", gzip.compress(b'["one"]'), "looks like an archive; export"),
+        ("list.zip", b"PK\x03\x04\xff", "looks like an archive; export"),
+        (
+            "list.csv",
+            "domain,id\nos,one\n",
+            "looks like a table; export its tasks in OSWorld's format as JSON, or",
+        ),
+        ("list.json", "\ufeff \n", "list.json: is empty"),
+        ("list.txt", "", "list.txt: is empty"),
+        ("data/dataset_info.json", {"features": {}}, "data: looks like a data set of Hugging Face's; export"),
+        ("data/train.parquet", b"PAR1", "data: looks like a data set of Hugging Face's; export"),
+        ("data/tasks.jsonl", LINES, "has no task; name a task file, folder or index"),
+    ],
+)
+def test_lists_of_other_shapes_are_read_or_say_what_they_look_like(osworld, name, content, outcome):
+    path = osworld / name
+    write(path, "" if isinstance(content, bytes) else content)
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    given = path.parent if name.startswith("data/") else path
+    if isinstance(outcome, list):
+        assert ids(load_tasks(given)) == outcome
+    else:
+        with pytest.raises(TaskError, match=outcome):
+            load_tasks(given, skip_missing="no file" not in outcome)
 
 
 def test_everything_that_is_wrong_is_in_one_message(osworld):
@@ -91,6 +150,15 @@ def test_the_same_id_twice_is_refused(tmp_path):
 
 
 EVALUATOR = GOOD["evaluator"]
+FILE = {"type": "vm_file", "path": "/a", "dest": "a"}
+
+
+def setup(kind, **parameters):
+    return spec(config=[{"type": kind, "parameters": parameters}])
+
+
+def compared(expected, func="exact_match"):
+    return spec(evaluator=EVALUATOR | {"func": func, "expected": expected})
 
 
 @pytest.mark.parametrize(
@@ -120,9 +188,35 @@ def test_a_task_that_is_none_is_refused(tmp_path, bad, message):
         (spec(evaluator=EVALUATOR | {"func": "exact_mach"}), "metric 'exact_mach'.*did you mean exact_match"),
         (spec(evaluator=EVALUATOR | {"result": {"type": "vm_fil"}}), "getter 'vm_fil'.*did you mean vm_file"),
         (spec(evaluator=EVALUATOR | {"postconfig": [{"type": "x", "parameters": {}}]}), "postconfig.*set-up step 'x'"),
+        (
+            setup("download", url="https://a.com/x", path="/x"),
+            "must have files, got url, path; .*path is no",
+        ),
+        (setup("execute", cmd=["ls"]), "must have command, got cmd; .*cmd is no argument of the client's; did you"),
+        (setup("command", command=["ls"], shel=True), "shel is no argument of the client's; did you mean shell"),
+        (setup("sleep", seconds="2"), r"config\[0\].parameters.seconds must be a number, got '2'"),
+        (setup("download", files=[{"url": ["a"], "path": "b"}]), r"files\[0\].url must be text, got \['a'\]"),
+        (spec(evaluator=EVALUATOR | {"options": "a"}), "evaluator.options must be an object, got 'a'"),
+        (spec(evaluator=EVALUATOR | {"options": {"fuzzy": 1}}), "evaluator.options.fuzzy is no argument"),
+        (spec(evaluator=EVALUATOR | {"result": {"type": "vm_command_line"}}), "result must have command, got type"),
+        (compared({"type": "rule", "rules": {"expect": "a"}}), "expected.rules must have expected, got expect"),
+        (
+            compared({"type": "rule", "rules": {"expected": []}}, "check_list"),
+            "must have expect or unexpect, got",
+        ),
+        (compared({}), "evaluator.expected is missing: it must say what the metric exact_match compares"),
+        (compared(None), "evaluator.expected must not be null"),
+        (compared(FILE | {"path": ["/a"]}), "path must be a list if `multi` is true, and only then"),
+        (compared(FILE, "is_first_line_centered"), "expected must be left out.* takes no second value"),
+        (compared({}, "reward_program"), "evaluator.result must have program"),
+        (compared(5, "infeasible"), "evaluator.expected must be an object with a getter's type, got 5"),
+        ('{"id": "a", "id": "b"}', "it has the key 'id' twice in one object; remove one of them"),
+        ('{"id": NaN}', "NaN must be a finite number"),
+        ('{"id": [1e999, -Infinity]}', "1e999 must be a finite number"),
     ],
 )
 def test_a_task_that_the_client_could_not_run_is_refused(tmp_path, bad, message):
+    """Each names the part by its place, and what the client's own functions take there."""
     pytest.importorskip("desktop_env")
     write(tmp_path / "bad.json", bad)
     with pytest.raises(TaskError, match=message):

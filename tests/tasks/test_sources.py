@@ -125,7 +125,7 @@ def test_a_path_that_exists_is_a_path_whatever_it_is_called(tmp_path, monkeypatc
         ("one:", "must return an iterable of tasks, got dict"),
         (
             "wrong:",
-            r"(?s)3 of 4 tasks cannot be used:.*wrong:\[1\]: a task must be .*, got int.*wrong:\[2\]: ",
+            r"(?s)3 of 4 tasks cannot be used:.*wrong:\[1\]: a task must be .*, got int.*wrong:\[2\] \(task x\): ",
         ),
     ],
 )
