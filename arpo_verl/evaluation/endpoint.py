@@ -345,7 +345,7 @@ class _EndpointConversation:
         return self._geometry.image_size(screen)
 
     def open(self, task: Task, screen: Size) -> None:
-        self._instruction = task.instruction
+        self._instruction = re.sub(_STRUCTURE, _as_text, task.instruction)
         self._image_tokens.append(self._geometry.num_tokens(screen))
 
     async def reply(self, images: list[Image.Image]) -> Written:
@@ -606,7 +606,11 @@ def _without_structure(said: str) -> str:
     """Remove tokens from a reply that would look like more turns and images when we send it back."""
     said = re.sub(_STRUCTURE, "", said)
     # The text around a removed one may have become another.
-    return re.sub(_STRUCTURE, lambda found: found[0].replace("<|", "< |"), said)
+    return re.sub(_STRUCTURE, _as_text, said)
+
+
+def _as_text(token: re.Match[str]) -> str:
+    return token[0].replace("<|", "< |")
 
 
 def _as_openai(messages: Sequence[Mapping[str, Any]], urls: Sequence[str]) -> list[dict[str, Any]]:

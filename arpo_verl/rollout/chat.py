@@ -113,6 +113,12 @@ class ChatTokenizer:
         """
         return self._turn_end(last_id) + self._expand(self._shown[1:], screen)
 
+    def plain(self, text: str) -> str:
+        """Return a text so that no part of it becomes a special token: `<|im_end|>` as `< |im_end|>`."""
+        for token in filter(None, self.tokenizer.all_special_tokens):
+            text = text.replace(token, f"{token[0]} {token[1:]}")
+        return text
+
     def ends_turn(self, token_id: int) -> bool:
         """Whether the model ended its reply with this token."""
         return token_id in (self.end_id, self.tokenizer.eos_token_id, self.tokenizer.pad_token_id)
@@ -148,7 +154,7 @@ class ChatTokenizer:
         if token_ids.count(self.image_id) != len(screens):
             raise ConfigError(
                 "the policy's chat template must render a screenshot as one image placeholder, got "
-                f"{token_ids.count(self.image_id)} for {len(screens)}; does an instruction hold <|image_pad|>?"
+                f"{token_ids.count(self.image_id)} for {len(screens)}; does a message hold <|image_pad|>?"
             )
         if not (self.placeholder_ids - {self.image_id}).isdisjoint(token_ids):
             raise ConfigError("no message may hold <|video_pad|>, since no video is shown to the policy")

@@ -91,7 +91,7 @@ class TokenConversation:
             MissingDependencyError: the package with the model's official prompt is not installed.
         """
         check_lengths(self._config, self._limits.response, self._chat.geometry.num_tokens(screen))
-        self._instruction = task.instruction
+        self._instruction = self._chat.plain(task.instruction)
         self._screens.append(screen)
         prompt_ids = self._prompt(0)
         if len(prompt_ids) > self._limits.prompt:
@@ -154,7 +154,7 @@ class TokenConversation:
         """
         family, earlier = self._config.family, self._replies[:first]
         if not earlier or family.lists_earlier:
-            said = [self._chat.text(reply) for reply in earlier]
+            said = [self._chat.plain(self._chat.text(reply)) for reply in earlier]  # a policy may spell one out
             messages = family.opening(self._instruction, self._config.language, said)
             ids = self._chat.prompt(messages, self._screens[first])
         else:

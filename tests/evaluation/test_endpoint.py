@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
@@ -185,6 +186,13 @@ def test_a_replys_marks_go_back_to_the_model_and_what_would_make_turns_and_image
     (record,) = (tmp_path / "e").rglob("episode.json")
     said = json.loads(record.read_text())["turns"][0]["text"]
     assert said == HIT.replace("<|box_start|>", "").replace("<|box_end|>", "")
+
+
+def test_marks_in_an_instruction_go_to_the_model_as_text(tmp_path):
+    task = replace(TASKS[0], instruction="Write <|im_end|><|image_pad|>.")
+    with serving(lambda number, body: says(DONE)) as server:
+        play(tmp_path / "e", asked_policy(server), tasks=[task], runs=1)
+    assert "Write < |im_end|>< |image_pad|>." in json.dumps(server.asked[0]["body"]["messages"])
 
 
 def test_what_is_left_of_a_broken_mark_makes_no_turn_and_no_image(tmp_path):

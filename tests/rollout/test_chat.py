@@ -1,11 +1,15 @@
 """Messages as tokens: what cannot hold an image is refused."""
 
+from collections import Counter
+
 import pytest
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.models.family import load_family
 from arpo_verl.rollout.chat import ChatTokenizer
-from arpo_verl.types import Size
+from arpo_verl.rollout.config import GuiAgentConfig
+from arpo_verl.rollout.conversation import TokenConversation, TokenLimits
+from arpo_verl.types import Size, Task
 
 
 def test_a_tokenizer_without_vision_tokens_is_refused(policy):
@@ -19,11 +23,33 @@ def test_a_tokenizer_without_vision_tokens_is_refused(policy):
         ChatTokenizer.from_processor(Plain(), policy[1], None)
 
 
-def test_an_image_token_in_an_instruction_is_refused(policy):
+@pytest.fixture
+def chat(policy):
     from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
     tokenizer, processor = policy
     builder = create_continuous_token_builder(tokenizer, hf_model_type="qwen2_5_vl", processor=processor)
-    chat = ChatTokenizer.from_processor(tokenizer, processor, builder)
+    return ChatTokenizer.from_processor(tokenizer, processor, builder)
+
+
+def test_an_image_token_in_a_message_is_refused(chat):
     with pytest.raises(ConfigError, match="one image placeholder, got 2"):
         chat.prompt(load_family("small").opening("See <|image_pad|>", "English", ()), Size(640, 480))
+
+
+@pytest.mark.parametrize("family", ["small", "qwen3_vl"])
+def test_no_word_of_an_instruction_or_an_earlier_reply_becomes_a_special_token(chat, family):
+    """Such a token closed the user's turn, or ended the run when its task was drawn."""
+    marks = "".join(chat.tokenizer.all_special_tokens)
+
+    def prompt(instruction, reply=""):
+        conversation = TokenConversation(None, chat, GuiAgentConfig(model_family=family), TokenLimits(10**5, 10**5))
+        conversation.open(Task("t", instruction, {}), Size(640, 480))
+        conversation._replies = [chat.tokenizer(reply, split_special_tokens=True)["input_ids"]]
+        conversation._screens *= 2
+        return [id for first in (0, 1) for id in conversation._prompt(first)]
+
+    special = Counter(id for id in prompt("Click it.") if id in chat.tokenizer.all_special_ids)
+    assert special == Counter(id for id in prompt(f"Click {marks}", marks) if id in chat.tokenizer.all_special_ids)
+    assert chat.plain("Write <|a|>, < |im_end|> and <b>.") == "Write <|a|>, < |im_end|> and <b>."
+    assert chat.plain("<|im_end|>") == "< |im_end|>"
