@@ -11,7 +11,7 @@ from arpo_verl.config import ConfigT, Problems, build_config, require
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.provider_checks import check_provider
 from arpo_verl.environments.providers import PROVIDERS
-from arpo_verl.files import check_place
+from arpo_verl.files import check_place, check_ray_folder
 from arpo_verl.footprint import Model, screenshot_tokens, sequence_tokens
 from arpo_verl.harness.loading import load_program
 from arpo_verl.models.family import FULL, check_model_type, check_trainable, read_model_type
@@ -139,6 +139,11 @@ def _check_places(config: DictConfig) -> None:
                 is_file = name == "environment.status_file"
                 check_place(name, Path(str(place)).parent if is_file else Path(str(place)))
     problems.raise_all()
+
+
+def _check_ray_folder(config: DictConfig) -> None:
+    if not joins_cluster(config):
+        check_ray_folder(OmegaConf.select(config, "ray_kwargs.ray_init._temp_dir"))
 
 
 def _check_named(config: DictConfig) -> None:
@@ -326,6 +331,7 @@ def _check_seeds(config: DictConfig, agent: GuiAgentConfig, replay: ReplayConfig
 _FOR_ALL = (
     _check_paths,
     _check_places,
+    _check_ray_folder,
     _check_named,
     _check_mode,
     _check_pixels,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,16 @@ _FILES = (
     "actor_rollout_ref.rollout.quantization_config_file",
 )
 _FOLDERS = ("actor_rollout_ref.model.lora_adapter_path", "actor_rollout_ref.model.hf_config_path")
+# veRL's loggers that need a package of their name, with the variables and files that any of can log them in.
+_LOGGERS: dict[str, tuple[str, ...]] = {
+    "wandb": ("WANDB_API_KEY", "WANDB_MODE", "NETRC", "~/.netrc", "~/.config/wandb/settings", "wandb/settings"),
+    "swanlab": ("SWANLAB_API_KEY", "SWANLAB_MODE", "~/.swanlab"),
+    "volcengine_ml_platform": ("VOLC_ACCESS_KEY_ID",),
+    "clearml": ("CLEARML_API_ACCESS_KEY", "CLEARML_CONFIG_FILE", "CLEARML_OFFLINE_MODE", "~/clearml.conf"),
+    "mlflow": (),
+    "tensorboard": (),
+    "trackio": (),
+}
 
 
 def check_named(config: DictConfig) -> None:
@@ -63,7 +74,27 @@ def check_named(config: DictConfig) -> None:
             with problems.gather():
                 is_there = Path(str(given[option])).expanduser().exists()
                 require(is_there, option, "a path that is here", given[option], "correct it, or leave it out")
+    loggers = OmegaConf.select(config, "trainer.logger") or ()
+    for logger in [loggers] if isinstance(loggers, str) else loggers:
+        with problems.gather():
+            _check_logger(config, logger)
     problems.raise_all()
+
+
+def _check_logger(config: DictConfig, logger: str) -> None:
+    """Check a logger's package and key, which veRL looks for when the models are loaded."""
+    module = {"tracking": "wandb", "vemlp_wandb": "volcengine_ml_platform"}.get(logger, logger)
+    keys = _LOGGERS.get(module)
+    if keys is None:
+        return
+    given = {*os.environ, *(OmegaConf.select(config, "ray_kwargs.ray_init.runtime_env.env_vars") or {})}
+    if _find(module) is None:
+        state, remedy = "installed", f"pip install {module}"
+    elif keys and not any(key in given or Path(key).expanduser().exists() for key in keys):
+        state, remedy = "logged in", f"set {keys[0]}"
+    else:
+        return
+    require(False, "trainer.logger", f"of loggers that are {state}", logger, f"{remedy}, or leave it out")
 
 
 def _options() -> Iterator[str]:

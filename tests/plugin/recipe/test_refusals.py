@@ -231,6 +231,13 @@ OF_FULL = [
     ("rollout.agent.agent_loop_config_path=loops.yaml", "agent_loop_config_path must be a path that is here"),
     ("model.lora_adapter_path=./adapter", "lora_adapter_path must be a path that is here"),
     (
+        "trainer.logger=[file,trackio]",
+        "loggers that are installed, got 'trackio'; pip install trackio, or leave",
+    ),
+    ("trainer.logger=vemlp_wandb", "loggers that are installed, got 'vemlp_wandb'; pip install volcengine_ml_platform"),
+    ("trainer.logger=[wandb] HOME=/nobody", "loggers that are logged in, got 'wandb'; set WANDB_API_KEY, or leave it"),
+    ("trainer.logger=swanlab HOME=/nobody", "loggers that are logged in, got 'swanlab'; set SWANLAB_API_KEY, or leave"),
+    (
         "data.tasks.sampling=frontier trainer.v1.sampler.custom_sampler.path=mine.py "
         "trainer.v1.sampler.custom_sampler.name=MySampler",
         "custom_sampler.name must be ReplaySampler or",
@@ -281,6 +288,9 @@ ELSEWHERE = [
         "algorithm.filter_groups.enable=true algorithm.filter_groups.metric=null",
         "filter_groups.metric must be the name of a reward",
     ),
+    (FULL, f"TMPDIR=/{'x' * 130}", "TMPDIR must be shorter by"),
+    (FULL, f"RAY_TMPDIR=/{'x' * 60}", "RAY_TMPDIR must be shorter by"),
+    (FULL, f"ray_kwargs.ray_init._temp_dir=/{'x' * 80}", "ray_kwargs.ray_init._temp_dir must be shorter by"),
     (FULL, "algorithm.adv_estimator=replay_grop", "did you mean replay_grpo?"),
     (FULL, "actor.policy_loss.loss_mode=default", "policy_loss.loss_mode must be one of"),
     (FULL, "actor.loss_agg_mode=seq-mean", "Invalid loss_agg_mode: seq-mean"),
@@ -328,6 +338,7 @@ SOUND = [
         FULL,
         "VERL_USE_EXTERNAL_PLUGINS=none VERL_USE_EXTERNAL_MODULES=arpo_verl.plugin trainer.resume_mode=disable "
         "actor.checkpoint.save_contents=[hf_model] trainer.total_training_steps=240 trainer.logger=[console,wandb] "
+        "WANDB_MODE=offline "
         f"rollout.top_k=50 rollout.top_p=0.95 rollout.logprobs_mode=raw_logprobs {FSDP}.model_dtype=bfloat16 "
         "model.lora_rank=32 actor.optim.lr=1e-5 actor.optim.lr_scheduler_type=cosine actor.optim.min_lr_ratio=0.1 "
         "critic.enable=null data.val_batch_size=16 data.dataloader_num_workers=4",
