@@ -31,7 +31,6 @@ PART_PREFIX = ".part-"
 
 _CHUNK_BYTES = 1 << 20
 _LOCK = ".in-use"
-_MOST_SOCKET_BYTES = 107  # of a socket's path on Linux
 _TRIES, _BEING_MADE_S = 20, 60.0
 
 
@@ -82,25 +81,6 @@ def check_place(name: str, folder: Path) -> None:
         what = f"you may not write to {there}"
     if what is not None:
         raise ConfigError(f"{name} cannot be {folder}: {what}; name another folder")
-
-
-def check_ray_folder(temp_dir: str | None = None) -> None:
-    """Refuse a temporary folder with a name so long that Ray, when it starts, finds its sockets' paths too long.
-
-    Args:
-        temp_dir: the folder that `ray.init` gets, if any.
-
-    Raises:
-        ConfigError: the message names the variable or the option, and another folder.
-    """
-    name = "RAY_TMPDIR" if "RAY_TMPDIR" in os.environ else "TMPDIR"
-    folder = temp_dir or os.path.join(os.environ.get(name, os.sep + "tmp"), "ray")
-    socket = f"{folder}/session_2026-01-01_00-00-00_000000_{os.getpid()}/sockets/plasma_store"
-    if (excess := len(os.fsencode(socket)) - _MOST_SOCKET_BYTES) > 0:
-        raise ConfigError(
-            f"{'ray_kwargs.ray_init._temp_dir' if temp_dir else name} must be shorter by {excess} bytes: Ray makes "
-            f"sockets below {folder}, whose paths may have {_MOST_SOCKET_BYTES} bytes; name a short one, such as /tmp"
-        )
 
 
 # --- Files -----------------------------------------------------------------------------------------------------------

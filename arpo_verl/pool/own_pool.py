@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import ray
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.files import check_ray_folder
 from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.pool.placement import check_cluster
 
@@ -29,8 +28,6 @@ def own_pool(config: EnvironmentConfig) -> Iterator[DesktopPool]:
     """
     is_ours = not ray.is_initialized()
     if is_ours:
-        if "RAY_ADDRESS" not in os.environ:
-            check_ray_folder()
         _start()
     try:
         check_cluster(config, ray.nodes())

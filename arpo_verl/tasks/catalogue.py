@@ -10,11 +10,10 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
-from itertools import islice
 from pathlib import Path
 
 from arpo_verl.environments.osworld import bundle_steps
-from arpo_verl.tasks.signatures import LIST, NUMBER, TEXT, Use, use_of_call
+from arpo_verl.tasks.signatures import LIST, NUMBER, TEXT, Use, use_of, use_of_call
 
 logger = logging.getLogger(__name__)
 
@@ -53,22 +52,22 @@ def installed_catalogue() -> Catalogue | None:
         return None
     root = Path(spec.origin).parent
     methods = _functions(root / "controllers" / "setup.py") | _functions(Path(bundle_steps.__file__))
+    methods["_command_setup"] = methods["_execute_setup"]  # which is all that it calls
     getters, metrics = _imported(root / "evaluators" / "getters"), _imported(root / "evaluators" / "metrics")
     return Catalogue(
         {
-            name[1:-6]: cache(partial(use_of_call, methods[name], methods))
+            name[1:-6]: cache(partial(use_of_call, methods[name]))
             for name in methods
             if name.startswith("_") and name.endswith("_setup") and name not in _UNWRITTEN_STEPS
         },
-        {n.removeprefix("get_"): cache(partial(_getter, getters, n)) for n in getters if n.startswith("get_")},
-        {name: cache(partial(use_of_call, metrics[name], metrics)) for name in metrics},
+        {n.removeprefix("get_"): cache(partial(_getter, getters[n])) for n in getters if n.startswith("get_")},
+        {name: cache(partial(use_of_call, metrics[name])) for name in metrics},
     )
 
 
-def _getter(functions: Mapping[str, ast.FunctionDef], name: str) -> Use:
-    """Return what a getter needs of its object; it is called with the desktop and this object."""
-    call = use_of_call(functions[name], functions, typed=False)
-    use = next(islice(call.keys.values(), 1, None), Use())
+def _getter(function: ast.FunctionDef) -> Use:
+    """Return what a getter needs of its object, which it gets after the desktop."""
+    use = use_of(function.body, function.args.args[1].arg) if len(function.args.args) > 1 else Use()
     several = {"path": _TEXTS, "dest": _TEXTS} if {"multi", "path_list"} & use.keys.keys() else {}
     values = {key: (_VALUES | several).get(key, _TEXT) for key in use.needed if not use.keys[key].kinds}
     return replace(use, keys={**use.keys, **values})

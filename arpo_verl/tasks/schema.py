@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -53,8 +53,8 @@ def _step_problems(steps: Any, where: str, catalogue: Catalogue | None) -> Itera
         if not isinstance(step, Mapping) or not isinstance(step.get("parameters"), Mapping) or "type" not in step:
             yield f"{where}[{number}] must be an object with type and parameters, got {step!r:.80}"
         else:
-            yield from _unknown(step["type"], known, f"{where}[{number}].type", "set-up step")
-            yield from _misuses(step["parameters"], _use(step["type"], known), f"{where}[{number}].parameters")
+            use = yield from _named(step["type"], known, f"{where}[{number}].type", "set-up step")
+            yield from _misuses(step["parameters"], use, f"{where}[{number}].parameters")
 
 
 def _evaluator_problems(evaluator: Any, catalogue: Catalogue | None) -> Iterator[str]:
@@ -71,48 +71,46 @@ def _evaluator_problems(evaluator: Any, catalogue: Catalogue | None) -> Iterator
         return
     if evaluator.get("conj", "and") not in ("and", "or"):
         yield f"evaluator.conj must be 'and' or 'or', got {evaluator['conj']!r:.80}"
-    funcs = func if isinstance(func, list) else [func]
-    parts: dict[str, list[Any]] = {}
+    several, at = (func, "[{}]") if isinstance(func, list) else ([func], "")
+    parts: list[list[Any]] = []
     for key in ("result", "expected", "options"):
-        part = evaluator.get(key, {})
-        if part is None:
-            yield f"evaluator.{key} must not be null; leave it out"
-            return
+        part = evaluator.get(key)
         if key not in evaluator or (key != "options" and part in ({}, [], "")):
-            parts[key] = [None] * len(funcs)
-        elif funcs is func and (not isinstance(part, list) or len(part) != len(func)):
+            parts.append([...] * len(several))
+        elif several is not func:
+            parts.append([part])
+        elif not isinstance(part, list) or len(part) != len(func):
             yield f"evaluator.{key} must be a list of {len(func)}, one for each metric of evaluator.func"
             return
         else:
-            parts[key] = [{} if one is None else one for one in part] if funcs is func else [part]
-    for number, (name, *given) in enumerate(zip(funcs, *parts.values(), strict=True)):
-        yield from _metric_problems(name, *given, f"[{number}]" if funcs is func else "", catalogue)
+            parts.append(part)
+    for number, given in enumerate(zip(several, *parts, strict=True)):
+        yield from _metric_problems(*given, at.format(number), catalogue)
 
 
 def _metric_problems(
     name: Any, result: Any, expected: Any, options: Any, at: str, catalogue: Catalogue | None
 ) -> Iterator[str]:
-    """Check a metric and what the task gives to it; None stands for what the task leaves out."""
-    metrics = catalogue.metrics if catalogue else None
-    yield from _unknown(name, metrics, f"evaluator.func{at}", "metric")
+    """Check a metric and what the task gives to it; `...` stands for what the task leaves out."""
+    use = yield from _named(name, catalogue.metrics if catalogue else None, f"evaluator.func{at}", "metric")
     given: list[Use] = []
     for where, getter in ((f"evaluator.result{at}", result), (f"evaluator.expected{at}", expected)):
-        if getter is None:
+        if getter is ...:
             continue
         if not isinstance(getter, Mapping) or "type" not in getter:
             yield f"{where} must be an object with a getter's type, got {getter!r:.80}"
             return
         known = catalogue.getters if catalogue else None
-        yield from _unknown(getter["type"], known, f"{where}.type", "getter")
-        given.append(use := _use(getter["type"], known))
-        yield from _misuses(getter, use, where)
-        for key in ("path", "dest") if "multi" in use.keys else ():
+        given.append((yield from _named(getter["type"], known, f"{where}.type", "getter")))
+        yield from _misuses(getter, given[-1], where)
+        for key in ("path", "dest") if "multi" in given[-1].keys else ():
             if isinstance(getter.get(key), list) != bool(getter.get("multi")):
                 yield f"{where}.{key} must be a list if `multi` is true, and only then"
-    if options is not None and not isinstance(options, Mapping):
+    options = {} if options is ... or (at and not options) else options
+    if not isinstance(options, Mapping):
         yield f"evaluator.options{at} must be an object, got {options!r:.80}"
-    elif metrics and isinstance(name, str) and name in metrics and name != INFEASIBLE:
-        yield from _call_problems(name, metrics[name](), given, expected, options or {}, at)
+    elif use.keys:
+        yield from _call_problems(name, use, given, expected, options, at)
 
 
 def _call_problems(
@@ -130,10 +128,6 @@ def _call_problems(
             yield f"{where} must have {' or '.join(wanted.keys)}, got {', '.join(rules) or 'nothing':.80}"
     rest = {key: value for key, value in use.keys.items() if key not in names[:2]}
     yield from _misuses(options, replace(use, keys=rest, needed=use.needed & rest.keys()), f"evaluator.options{at}")
-
-
-def _use(name: Any, known: Uses | None) -> Use:
-    return known[name]() if known and isinstance(name, str) and name in known else Use()
 
 
 def _misuses(value: Any, use: Use, where: str) -> Iterator[str]:
@@ -158,9 +152,11 @@ def _misuses(value: Any, use: Use, where: str) -> Iterator[str]:
                 yield f"{where}.{key:.80} is no argument of the client's{did_you_mean(key[:80], use.keys)}"
 
 
-def _unknown(name: Any, known: Uses | None, where: str, what: str) -> Iterator[str]:
+def _named(name: Any, known: Uses | None, where: str, what: str) -> Generator[str, None, Use]:
+    """Yield why there is no function of this name; return what it needs."""
     if not isinstance(name, str):
         yield f"{where} must be the name of a {what}, got {name!r:.80}"
     elif known is not None and name not in known:
         hint = did_you_mean(name[:80], known)
         yield f"{where} names the {what} {name[:80]!r}, which the installed desktop-env does not have{hint}"
+    return known[name]() if known and isinstance(name, str) and name in known else Use()

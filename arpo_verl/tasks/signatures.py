@@ -15,8 +15,6 @@ KINDS = {"str": TEXT, "int": NUMBER, "float": NUMBER, "NoneType": "null", "list"
 KINDS |= {"List": LIST, "Dict": OBJECT, "Mapping": OBJECT}
 """The names of types, also in annotations, and how a message says them. Any value can be true or false."""
 
-Functions = Mapping[str, ast.FunctionDef]
-
 
 @dataclass(frozen=True)
 class Use:
@@ -36,44 +34,38 @@ class Use:
     """What it needs of a list's items."""
 
 
-def use_of_call(function: ast.FunctionDef, known: Functions, typed: bool = True) -> Use:
-    """Return what a function needs of an object with its arguments.
-
-    Args:
-        known: other functions, to which it may pass all its arguments on.
-        typed: whether its annotations are right.
-    """
-    match function.body[-1]:
-        case ast.Expr(ast.Call(func, passed)) | ast.Return(ast.Call(func, passed)) if len(function.body) <= 2:
-            called = known.get(getattr(func, "attr", _name(func)))
-            if called not in (None, function) and all(isinstance(one, ast.Name) for one in passed):
-                return use_of_call(called, known, typed)
+def use_of_call(function: ast.FunctionDef) -> Use:
+    """Return what a function needs of an object with its arguments."""
     given = [one for one in function.args.args if one.arg != "self"]
     needed = {one.arg for one in given[: len(given) - len(function.args.defaults)]}
-    keys = {one.arg: _use_of(function.body, one.arg, one.annotation if typed else None) for one in given}
+    keys = {one.arg: use_of(function.body, one.arg, one.annotation) for one in given}
     others = function.args.kwarg
-    rest = Use() if others is None else _use_of(function.body, others.arg, None)
+    rest = Use() if others is None else use_of(function.body, others.arg)
     return Use(
         keys={**keys, **rest.keys}, needed=rest.needed | needed, closed=others is None, num_positional=len(given)
     )
 
 
-def _use_of(body: list[ast.stmt], name: str, hint: ast.expr | None, deep: int = 2) -> Use:
-    """Return what statements need of the value of the variable `name`, and of its parts `deep` levels down."""
+def use_of(body: list[ast.stmt], name: str, hint: ast.expr | None = None, deep: int = 2) -> Use:
+    """Return what statements need of the value of the variable `name`, and of its parts `deep` levels down.
+
+    Args:
+        hint: its annotation, if any.
+    """
     nodes = [node for statement in body for node in ast.walk(statement)]
     kinds = {KINDS.get(_name(one), "") for one in _members(hint)}
     value, item = _inside(hint, OBJECT), _inside(hint, LIST)
-    keys = {key: _use_of([], "", value) for key in _keys(nodes, name)}
-    items = None if item is None else _use_of([], "", item)
+    keys = {key: use_of([], "", value) for key in _keys(nodes, name)}
+    items = None if item is None else use_of([], "", item)
     for node in nodes if deep else ():
         match node:
             case ast.Assign([ast.Name(other)], ast.Subscript(ast.Name(read), ast.Constant(str(key)))):
                 if read == name != other:
-                    keys[key] = _use_of(body, other, value, deep - 1)
+                    keys[key] = use_of(body, other, value, deep - 1)
             case ast.For(ast.Name(other), ast.Name(read)) if read == name != other:
-                items = _use_of(node.body, other, item, deep - 1)
+                items = use_of(node.body, other, item, deep - 1)
             case ast.For(ast.Name(other), ast.Subscript(ast.Name(read), ast.Constant(str(key)))) if read == name:
-                keys[key] = Use(frozenset({LIST}), items=_use_of(node.body, other, _inside(value, LIST), deep - 1))
+                keys[key] = Use(frozenset({LIST}), items=use_of(node.body, other, _inside(value, LIST), deep - 1))
             case ast.Call(ast.Name("isinstance"), [ast.Name(asked), *_]) if asked == name and kinds:
                 kinds.add(TEXT)
     if keys or (items and items.keys):
@@ -105,25 +97,18 @@ def _sure(code: ast.AST | list[ast.stmt], name: str) -> set[str]:
         case ast.For(_, iterated) if not (isinstance(iterated, ast.Call) and _name(iterated.func) == "range"):
             return _sure(iterated, name)
         case ast.If(test, then, other) | ast.IfExp(test, then, other):
-            arms = [_sure(arm, name) for arm in (then, other) if not (isinstance(arm, list) and _fails(arm))]
+            arms = [_sure(arm, name) for arm in (then, other) if isinstance(arm, ast.AST) or not _fails(arm)]
             return _sure(test, name).union(set.intersection(*arms) if arms else ())
-    found: set[str] = set()
-    for part in code if isinstance(code, list) else ast.iter_child_nodes(code):
-        found |= _sure(part, name)
-        if isinstance(part, ast.If) and any(_is_result(one) for one in ast.walk(part)):
-            break  # what follows is one way of several
-    return found
+    parts = code if isinstance(code, list) else ast.iter_child_nodes(code)
+    return set().union(*(_sure(part, name) for part in parts))
 
 
 def _fails(body: list[ast.stmt]) -> bool:
-    return bool(body) and (isinstance(body[-1], (ast.Raise, ast.Continue)) or _is_result(body[-1]) is False)
-
-
-def _is_result(node: ast.AST) -> bool | None:
-    """Return whether a statement returns more than nothing, 0 or ""; None if it returns not at all."""
-    if not isinstance(node, ast.Return):
-        return None
-    return node.value is not None and not (isinstance(node.value, ast.Constant) and not node.value.value)
+    """Return whether statements end with an error or without a result."""
+    match body[-1:]:
+        case [ast.Raise() | ast.Continue() | ast.Return(None | ast.Constant(None | 0 | ""))]:
+            return True
+    return False
 
 
 def _name(node: Any) -> str:

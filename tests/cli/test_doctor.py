@@ -58,7 +58,7 @@ def test_the_report_as_json_and_as_tables(task_dir, capsys):
     assert ["other-program", "program"] in report["reasons"].values()
     main(["doctor", "--task-dir", str(task_dir), "--markdown"])
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
-    assert "| fine | yes |  |" in rows and any("metric.json | no | " in row for row in rows)
+    assert "| fine | yes |  |" in rows and any("metric.json (task metric) | no | " in row for row in rows)
 
 
 def test_a_machine_that_can_run_every_task_passes(capsys):

@@ -205,7 +205,7 @@ def test_a_task_that_is_none_is_refused(tmp_path, bad, message):
             "must have expect or unexpect, got",
         ),
         (compared({}), "evaluator.expected is missing: it must say what the metric exact_match compares"),
-        (compared(None), "evaluator.expected must not be null"),
+        (compared(None), "evaluator.expected must be an object with a getter's type, got None"),
         (compared(FILE | {"path": ["/a"]}), "path must be a list if `multi` is true, and only then"),
         (compared(FILE, "is_first_line_centered"), "expected must be left out.* takes no second value"),
         (compared({}, "reward_program"), "evaluator.result must have program"),

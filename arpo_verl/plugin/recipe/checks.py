@@ -11,7 +11,7 @@ from arpo_verl.config import ConfigT, Problems, build_config, require
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.provider_checks import check_provider
 from arpo_verl.environments.providers import PROVIDERS
-from arpo_verl.files import check_place, check_ray_folder
+from arpo_verl.files import check_place
 from arpo_verl.footprint import Model, screenshot_tokens, sequence_tokens
 from arpo_verl.harness.loading import load_program
 from arpo_verl.models.family import FULL, check_model_type, check_trainable, read_model_type
@@ -142,8 +142,12 @@ def _check_places(config: DictConfig) -> None:
 
 
 def _check_ray_folder(config: DictConfig) -> None:
-    if not joins_cluster(config):
-        check_ray_folder(OmegaConf.select(config, "ray_kwargs.ray_init._temp_dir"))
+    """Check that Ray's sockets fit: their paths are 68 bytes longer than this folder's, and Linux allows 107."""
+    name = "RAY_TMPDIR" if "RAY_TMPDIR" in os.environ else "TMPDIR"
+    folder = os.environ.get(name, "")
+    if not joins_cluster(config) and not OmegaConf.select(config, "ray_kwargs.ray_init._temp_dir"):
+        fits = len(os.fsencode(folder)) <= 39
+        require(fits, name, "at most 39 bytes long, since Ray makes sockets below it", folder, "set it to /tmp")
 
 
 def _check_named(config: DictConfig) -> None:

@@ -85,16 +85,12 @@ def _check_logger(config: DictConfig, logger: str) -> None:
     """Check a logger's package and key, which veRL looks for when the models are loaded."""
     module = {"tracking": "wandb", "vemlp_wandb": "volcengine_ml_platform"}.get(logger, logger)
     keys = _LOGGERS.get(module)
-    if keys is None:
-        return
-    given = {*os.environ, *(OmegaConf.select(config, "ray_kwargs.ray_init.runtime_env.env_vars") or {})}
-    if _find(module) is None:
-        state, remedy = "installed", f"pip install {module}"
-    elif keys and not any(key in given or Path(key).expanduser().exists() for key in keys):
-        state, remedy = "logged in", f"set {keys[0]}"
-    else:
-        return
-    require(False, "trainer.logger", f"of loggers that are {state}", logger, f"{remedy}, or leave it out")
+    if keys is not None:
+        given = {*os.environ, *(OmegaConf.select(config, "ray_kwargs.ray_init.runtime_env.env_vars") or {})}
+        has_key = not keys or any(key in given or Path(key).expanduser().exists() for key in keys)
+        remedy = "".join((f"pip install {module}, ", *(f"set {key}, " for key in keys[:1]), "or leave it out"))
+        ready = has_key and _find(module) is not None
+        require(ready, "trainer.logger", "of loggers that are installed and logged in", logger, remedy)
 
 
 def _options() -> Iterator[str]:

@@ -232,11 +232,11 @@ OF_FULL = [
     ("model.lora_adapter_path=./adapter", "lora_adapter_path must be a path that is here"),
     (
         "trainer.logger=[file,trackio]",
-        "loggers that are installed, got 'trackio'; pip install trackio, or leave",
+        "installed and logged in, got 'trackio'; pip install trackio, or leave it out",
     ),
-    ("trainer.logger=vemlp_wandb", "loggers that are installed, got 'vemlp_wandb'; pip install volcengine_ml_platform"),
-    ("trainer.logger=[wandb] HOME=/nobody", "loggers that are logged in, got 'wandb'; set WANDB_API_KEY, or leave it"),
-    ("trainer.logger=swanlab HOME=/nobody", "loggers that are logged in, got 'swanlab'; set SWANLAB_API_KEY, or leave"),
+    ("trainer.logger=vemlp_wandb", "got 'vemlp_wandb'; pip install volcengine_ml_platform, set VOLC_ACCESS"),
+    ("trainer.logger=[wandb] HOME=/nobody", "got 'wandb'; pip install wandb, set WANDB_API_KEY, or leave it out"),
+    ("trainer.logger=swanlab HOME=/nobody", "got 'swanlab'; pip install swanlab, set SWANLAB_API_KEY, or leave"),
     (
         "data.tasks.sampling=frontier trainer.v1.sampler.custom_sampler.path=mine.py "
         "trainer.v1.sampler.custom_sampler.name=MySampler",
@@ -288,9 +288,7 @@ ELSEWHERE = [
         "algorithm.filter_groups.enable=true algorithm.filter_groups.metric=null",
         "filter_groups.metric must be the name of a reward",
     ),
-    (FULL, f"TMPDIR=/{'x' * 130}", "TMPDIR must be shorter by"),
-    (FULL, f"RAY_TMPDIR=/{'x' * 60}", "RAY_TMPDIR must be shorter by"),
-    (FULL, f"ray_kwargs.ray_init._temp_dir=/{'x' * 80}", "ray_kwargs.ray_init._temp_dir must be shorter by"),
+    (FULL, f"TMPDIR=/{'x' * 130}", "TMPDIR must be at most 39 bytes long, since Ray makes sockets below it"),
     (FULL, "algorithm.adv_estimator=replay_grop", "did you mean replay_grpo?"),
     (FULL, "actor.policy_loss.loss_mode=default", "policy_loss.loss_mode must be one of"),
     (FULL, "actor.loss_agg_mode=seq-mean", "Invalid loss_agg_mode: seq-mean"),
