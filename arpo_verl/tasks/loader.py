@@ -176,7 +176,7 @@ def _find(path: Path) -> Iterator[_Found | TaskProblem]:
         files = sorted(path.rglob("*.json"))
         if index.is_file() and (path / "examples").is_dir():
             yield from _find(index)
-        elif any(path.rglob("dataset_info.json")) or (not files and any(path.rglob("*.parquet"))):
+        elif any(file.name == "dataset_info.json" for file in files) or (not files and any(path.rglob("*.parquet"))):
             yield TaskProblem(str(path), f"looks like a data set of Hugging Face's; {_REMEDY}", unread=True)
         else:
             yield from (_Found(str(file), file, path) for file in files)

@@ -84,8 +84,8 @@ def _evaluator_problems(evaluator: Any, catalogue: Catalogue | None) -> Iterator
             return
         else:
             parts.append(part)
-    for number, given in enumerate(zip(several, *parts, strict=True)):
-        yield from _metric_problems(*given, at.format(number), catalogue)
+    for number, (name, result, expected, options) in enumerate(zip(several, *parts, strict=True)):
+        yield from _metric_problems(name, result, expected, options, at.format(number), catalogue)
 
 
 def _metric_problems(

@@ -17,7 +17,7 @@ from arpo_verl.types import Size
 EVALUATOR = {
     "func": "exact_match",
     "result": {"type": "vm_file", "path": "/x", "dest": "x"},
-    "expected": {"type": "rule"},
+    "expected": {"type": "rule", "rules": {"expected": "x"}},
 }
 
 

@@ -18,7 +18,11 @@ from arpo_verl.tasks import load_tasks
 from arpo_verl.types import Evaluation, Size, Task
 
 RULE = KeepRule.parse("1 <= successes <= 3", 4)
-EVALUATOR = {"func": "exact_match", "result": {"type": "vm_file"}, "expected": {"type": "rule"}}
+EVALUATOR = {
+    "func": "exact_match",
+    "result": {"type": "vm_file", "path": "/x", "dest": "x"},
+    "expected": {"type": "rule", "rules": {"expected": "x"}},
+}
 NAMES = {"mixed": "os", "never": "os", "always": "chrome"}
 PLAYED = [
     Task(name, f"Do {name}.", {"id": name, "instruction": f"Do {name}.", "evaluator": EVALUATOR}, domain)
