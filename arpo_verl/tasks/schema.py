@@ -1,4 +1,4 @@
-"""This checks that an OSWorld task has the form that the client needs, with arguments that its functions take. Pure."""
+"""Check that an OSWorld task has the form that the client needs, with arguments that its functions take. Pure."""
 
 from __future__ import annotations
 
@@ -144,10 +144,11 @@ def _misuses(value: Any, use: Use, where: str) -> Iterator[str]:
         for key in sorted(use.needed - value.keys()):
             yield f"{where} must have {key}, got {', '.join(value) or 'nothing':.80}"
         for key in value:
-            if key in use.needed and TEXT in use.keys[key].kinds and value[key] in ("", []):
+            part = use.keys.get(key, Use())
+            if key in use.needed and TEXT in (part.items or part).kinds and value[key] in ("", []):
                 yield f"{where}.{key} must not be empty"
             elif key in use.keys:
-                yield from _misuses(value[key], use.keys[key], f"{where}.{key}")
+                yield from _misuses(value[key], part, f"{where}.{key}")
             elif use.closed:
                 yield f"{where}.{key:.80} is no argument of the client's{did_you_mean(key[:80], use.keys)}"
 

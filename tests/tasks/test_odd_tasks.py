@@ -88,8 +88,9 @@ WORKS = {
     "related_apps": "absent null nothing",
     "(config|evaluator.postconfig)": "absent nothing",
     r"(config|evaluator.postconfig|.*files|evaluator.options.rules)\.\d": "absent",
-    r"(related_apps|.*command|.*urls_to_open|.*expect)\.\d": f"{TEXT} absent blank",
-    "(.*files|.*urls_to_open|evaluator.options.rules|.*expect)": "nothing",
+    r"(related_apps|.*command|.*urls_to_open|.*expect)\.\d": f"{TEXT} blank",
+    r"(related_apps|.*command|.*expect)\.\d": "absent",
+    "(.*files|evaluator.options.rules|.*expect)": "nothing",
     ".*(url|path|window_name|dest|command)": TEXT,
     ".*seconds": "number",
     "table.evaluator.expected": "absent blank nothing",  # the rules in its options may read the result alone

@@ -60,7 +60,7 @@ class BundleSteps:
             said = str(done.get("error") or done.get("output"))[-MAX_SAID:]
             raise DesktopSetupError(f"the set-up program {command!r} failed: {said}")
 
-    def _bundle_end_setup(self, remove: list[str]) -> None:
+    def _bundle_end_setup(self, remove: list[str] | None = None) -> None:
         """Remove the set-up's own programs, and seal the applications' initial state."""
         if remove:
             self._bundle_command_setup(["rm", "-f", *remove])
