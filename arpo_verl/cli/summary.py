@@ -1,4 +1,4 @@
-"""`arpo-verl summary RUN_DIR` prints a run's results, from its metrics file."""
+"""`arpo-verl summary RUN_DIR` prints a run's results, from its metrics file, or what it does before it has any."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import argparse
 from pathlib import Path
 
 from arpo_verl.config import require
+from arpo_verl.records.layout import OUTPUT_FILE
 from arpo_verl.records.run_summary import format_summary, summarize_run
+from arpo_verl.records.starting import read_start
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -19,5 +21,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Print the summary."""
     require(args.run_dir.is_dir(), "RUN", "a run's folder", str(args.run_dir), "a run prints it when it starts")
-    print(format_summary(summarize_run(args.run_dir)))
+    start = read_start(args.run_dir)
+    if start is None:
+        print(format_summary(summarize_run(args.run_dir)))
+    else:
+        print(f"no training step yet: the run {start.describe()}\noutput: {args.run_dir / OUTPUT_FILE}")
     return 0

@@ -158,6 +158,7 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str]) -> int:
     run_dir.mkdir(parents=True, exist_ok=True)
     check_free(run_dir)
     log = run_dir / OUTPUT_FILE
+    log.touch()  # from here on `arpo-verl view` shows the run
     print(f"run folder   {run_dir}\noutput       {log}\nwatch it     {shown_command('view', run_dir)}")
     if saved is not None:
         print(f"goes on      after step {saved}")

@@ -12,14 +12,11 @@ from pathlib import Path
 from types import FrameType
 
 from arpo_verl.reaper import end_with_parent
+from arpo_verl.records.starting import LAST_LINES, last_lines
 
-LAST_LINES = 40
 REFUSED = "arpo_verl: "
 """The start of `plugin.run_callback`'s message when it refuses a recipe; nothing follows that message."""
 _REFUSAL_LINES = 200
-_TAIL_BYTES = 64 << 10
-# Colours, and other sequences that control a terminal.
-_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[^\n\t\x20-\x7e\xa0-\U0010ffff]")
 
 _FULL = re.compile(r"No space left on device|Disk quota exceeded")
 _NO_HUB = re.compile(r"couldn't connect to 'http|outgoing traffic has been disabled|LocalEntryNotFoundError")
@@ -94,13 +91,8 @@ class TrainerProcess:
         return f"{name} ended the trainer" + (hint if not self.was_stopped else "")
 
     def last_lines(self, count: int = LAST_LINES) -> list[str]:
-        """Return the last lines of this start's output; of lines that a progress bar overwrote, the last state."""
-        with self.log.open("rb") as file:
-            end = file.seek(0, 2)
-            file.seek(max(self._begin, end - _TAIL_BYTES))
-            text = file.read().decode("utf-8", "replace")
-        lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip("\n").split("\n")]
-        return [_CONTROL.sub("", line) for line in lines[-count:]]
+        """Return the last lines of this start's output."""
+        return last_lines(self.log, count, self._begin)
 
     def refusal(self) -> list[str]:
         """Return the output of our checks of the recipe if they ended the trainer at its start; otherwise nothing."""

@@ -23,7 +23,16 @@ from arpo_verl.errors import ConfigError
 from arpo_verl.records.frontier import FrontierFile, RecordedEstimate
 from arpo_verl.records.groups import UNTRAINED, Groups, TrainedGroup, Training, TrainingIndex
 from arpo_verl.records.jumps import Jump, JumpsFile
-from arpo_verl.records.layout import FRONTIER_FILE, JUMPS_FILE, METRICS_FILE, TRAJECTORIES, read_episode, step_of
+from arpo_verl.records.layout import (
+    FRONTIER_FILE,
+    JUMPS_FILE,
+    METRICS_FILE,
+    OUTPUT_FILE,
+    STARTS_FILE,
+    TRAJECTORIES,
+    read_episode,
+    step_of,
+)
 from arpo_verl.records.live import RunningEpisode, read_pool, read_running
 from arpo_verl.records.metrics import Metrics, MetricsFiles
 from arpo_verl.records.step_folders import StepFolders
@@ -207,6 +216,8 @@ def open_run(path: Path | str) -> Run:
         return Run(path, path / TRAJECTORIES)
     if _has_steps(path):
         return Run(path.resolve().parent if path.resolve().name == TRAJECTORIES else path, path)
+    if (path / OUTPUT_FILE).is_file():  # `arpo-verl train` has just begun it
+        return Run(path, path / TRAJECTORIES)
     raise ConfigError(
         f"RUN must be a recipe's run_dir, with {TRAJECTORIES}/ or {METRICS_FILE} in it, or a folder of step_NNNNNN "
         f"folders, got {path}, which has neither{_nearby(path)}"
@@ -216,7 +227,7 @@ def open_run(path: Path | str) -> Run:
 def is_run(path: Path) -> bool:
     """Return whether a folder is a run's, by its content."""
     try:
-        return (path / TRAJECTORIES).is_dir() or (path / METRICS_FILE).is_file()
+        return (path / TRAJECTORIES).is_dir() or any((path / name).is_file() for name in (METRICS_FILE, STARTS_FILE))
     except OSError:  # we may not enter the folder
         return False
 
@@ -228,4 +239,4 @@ def _has_steps(path: Path) -> bool:
 def _nearby(path: Path) -> str:
     children = sorted(child for child in path.iterdir() if child.is_dir())
     runs = [str(child) for child in children if is_run(child)]
-    return f"; runs in it: {', '.join(runs[:10])}" if runs else "; has the run begun?"
+    return f"; runs in it: {', '.join(runs[:10])}" if runs else "; a run prints its folder when it starts"

@@ -36,9 +36,9 @@ def summarize_run(run_dir: Path) -> RunSummary:
     Raises:
         ConfigError: the run has no metrics.
     """
-    require_metrics(run_dir / METRICS_FILE)
     files = MetricsFiles(run_dir)
-    files.refresh()
+    if not files.refresh():  # a start that resumes the run has moved its file aside
+        require_metrics(run_dir / METRICS_FILE)
     return summarize(run_dir, files.by_step())
 
 

@@ -5,6 +5,8 @@
   const { Chart, Heading, Interval, Link, Message, Screenshot, Score, Waiting, episodeRoute, framesOf, short } = viewer.ui;
 
   const POLL_MS = 10_000;
+  /** While nothing is recorded, a person waits for the run's start. */
+  const POLL_START_MS = 2000;
   const CHANGED = 8;
   const TONES = { "all failed": "--series-2", mixed: "--series-3" };
 
@@ -12,7 +14,7 @@
     known(seconds) && Math.abs(seconds) < 8.64e12 ? new Date(1000 * seconds).toLocaleString("en-GB") : "not recorded";
 
   function OverviewPage({ run }) {
-    const { data: overview, error } = usePolled("api/overview", POLL_MS);
+    const { data: overview, error } = usePolled("api/overview", run.num_episodes ? POLL_MS : POLL_START_MS);
     return html`
       <${Heading} focusKey="overview">${viewer.source.kind === "report" ? `Report: ${run.name}` : "Overview"}<//>
       ${overview ? html`<${Overview} overview=${overview} />` : html`<${Waiting} error=${error} what="the overview" />`}
@@ -26,6 +28,12 @@
         Made ${moment(overview.made_at)} by arpo-verl ${overview.version}.${overview.live && html`${" "}<b>The run still goes on.</b>`}
       </p>`
     }
+    ${overview.start && html`<${Starting} start=${overview.start} />`}
+    ${(!overview.start || overview.tasks.length > 0) && html`<${Recorded} overview=${overview} />`}
+    <${Ran} overview=${overview} />
+  `;
+
+  const Recorded = ({ overview }) => html`
     <${Tiles} overview=${overview} />
     <${Missing} sentences=${overview.missing} />
     <${Charts} overview=${overview} />
@@ -33,15 +41,27 @@
     <${Episodes} title="Newest tasks solved for the first time" episodes=${overview.samples.first_successes} none="No success is recorded." />
     <${Changed} tasks=${overview.tasks} />
     <h2>Details</h2>
-    ${[TaskTable, StepTable, Validation, Replay, StopReasons, Faults, Times, Ran].map(
+    ${[TaskTable, ...(overview.trains ? [StepTable, Validation, Replay] : []), StopReasons, Faults, Times].map(
       (Part) => html`<${Part} overview=${overview} />`,
     )}
+  `;
+
+  /** A run before its first training step: what it does, and what it wrote last. */
+  const Starting = ({ start }) => html`
+    <p class="message info" role="status">
+      No training step yet: the run ${start.phase}.${known(start.quiet_s) && ` Its last output is ${duration(start.quiet_s)} old.`}
+    </p>
+    <details open>
+      <summary>The end of <code>output.log</code></summary>
+      <pre class="end" tabindex="0" aria-label="The end of output.log"><bdi>${start.lines.join("\n")}</bdi></pre>
+    </details>
   `;
 
   // --- At a glance -------------------------------------------------------------------------------------------------
 
   function Tiles({ overview }) {
-    const { summary, left, replay, faults } = overview;
+    const { summary, left, replay, faults, trains } = overview;
+    const solved = overview.tasks.reduce((sum, { training }) => sum + training.count, 0);
     const groups = Object.values(replay.groups).reduce((sum, count) => sum + count, 0);
     const tiles = [
       summary &&
@@ -56,20 +76,25 @@
           [summary.validation_before, summary.validation_after].filter(known).map(share).join(" → "),
           known(summary.validation_after) ? "first and last" : "one so far",
         ],
-      [
+      !trains && ["solved", `${whole(solved)} of ${whole(overview.num_training)}`],
+      trains && [
         "training steps",
         `${whole(summary ? summary.steps : overview.success.length)}${known(left.total_steps) ? ` of ${whole(left.total_steps)}` : ""}`,
         summary && known(summary.seconds_per_step) && `${duration(summary.seconds_per_step)} each`,
       ],
       overview.live && known(left.seconds) && ["time left", duration(left.seconds), "at the pace of the last five"],
-      ["replays injected", whole(replay.injected), known(replay.median_age) && `median age ${plural(replay.median_age, "training step")}`],
+      trains && ["replays injected", whole(replay.injected), known(replay.median_age) && `median age ${plural(replay.median_age, "training step")}`],
       groups > 0 && [
         "groups",
         whole(groups),
         `${whole(replay.groups.all_failed)} all failed, ${whole(replay.groups.mixed)} mixed, ${whole(replay.groups.all_solved)} all solved`,
       ],
       faults.kinds && ["faults", whole(faults.total), `${plural(faults.retried, "attempt")} retried, ${plural(summary?.dropped_sessions || 0, "session")} dropped`],
-      ["recorded episodes", whole(overview.num_training), `and ${whole(overview.num_validation)} in validation; ${plural(overview.tasks.length, "task")}`],
+      [
+        "recorded episodes",
+        whole(overview.num_training),
+        `${trains ? `and ${whole(overview.num_validation)} in validation; ` : "of "}${plural(overview.tasks.length, "task")}`,
+      ],
     ];
     return html`<dl class="tiles">
       ${tiles.filter(Boolean).map(([name, value, more]) => html`<div class="card"><dt>${name}</dt><dd>${value}<small>${more}</small></dd></div>`)}
@@ -84,6 +109,7 @@
     </details>`;
 
   function Charts({ overview }) {
+    if (!overview.trains) return null;
     const charts = ["groups", "replays", "time", "stops", "faults"].map((name) => overview.charts[name]);
     return html`<div class="charts">
       <${Success} overview=${overview} />
@@ -124,7 +150,7 @@
 
   function Strip({ episode }) {
     const facts = [
-      `training step ${episode.step}, session ${episode.session}`,
+      episode.step > 0 && `training step ${episode.step}, session ${episode.session}`,
       plural(episode.num_turns, "turn"),
       `stopped: ${episode.stop_reason}`,
       `reward ${number(episode.reward)}`,
@@ -195,7 +221,7 @@
 
   const TaskTable = ({ overview }) => html`<${Part} title=${`Success by task: ${plural(overview.tasks.length, "task")}`}>
     <${Table}
-      caption="Training episodes as the policy played them, hardest task first"
+      caption=${`${overview.trains ? "Training episodes" : "Episodes"} as the policy played them, hardest task first`}
       heads=${["task", ...RATE_HEADS, ...CHANGE_HEADS]}
       rows=${overview.tasks.map((task) => [html`<${TaskName} task=${task} />`, ...rateCells(task.training), ...changeCells(task)])}
     />
@@ -241,7 +267,7 @@
 
   const StopReasons = ({ overview }) => html`<${Part} title="Stop reasons">
     <${Table}
-      caption="How the recorded training episodes ended, and how many of them were solved"
+      caption="How the recorded episodes ended, and how many of them were solved"
       heads=${["reason", "share", ...RATE_HEADS]}
       rows=${overview.stop_reasons.map((stop) => [html`<bdi>${stop.reason || "not recorded"}</bdi>`, share(stop.share), ...rateCells(stop.success)])}
     />

@@ -18,6 +18,7 @@ from arpo_verl.records.layout import METRICS_FILE, POOL_FILE
 from arpo_verl.records.metrics import Metrics
 from arpo_verl.records.run import Run, Snapshot
 from arpo_verl.records.run_summary import WINDOW, RunSummary, summarize_run
+from arpo_verl.records.starting import read_start
 from arpo_verl.records.starts import read_starts
 from arpo_verl.records.summaries import EpisodeSummary
 from arpo_verl.versions import __version__
@@ -57,7 +58,10 @@ def overview_document(run: Run, snapshot: Snapshot) -> dict[str, Any]:
     metrics = run.metrics()
     validation = [episode for episode in snapshot.episodes if is_validation(episode)]
     training = [episode for episode in snapshot.episodes if not is_validation(episode)]
-    starts = list(read_starts(run.run_dir))
+    starts, start = list(read_starts(run.run_dir)), read_start(run.run_dir)
+    trains = bool(starts or start or metrics.steps or training) or not validation
+    if not trains:  # `arpo-verl try` and an evaluation only play
+        training, validation = validation, []
     replay = replay_effect(snapshot.index.groups(), training, metrics)
     trained = [i for i, value in enumerate(metrics.column("rollout/success_mean")) if value is not None]
     document: dict[str, Any] = _plain(
@@ -69,7 +73,9 @@ def overview_document(run: Run, snapshot: Snapshot) -> dict[str, Any]:
             "version": __version__,
             "summary": _summary(run.run_dir),
             "left": _steps_left(starts, metrics),
-            "starts": [_start(start) for start in starts],
+            "start": start,
+            "trains": trains,
+            "starts": [_start(one) for one in starts],
             "times": _times(run.run_dir, starts, snapshot.episodes),
             "num_training": len(training),
             "num_validation": len(validation),
@@ -86,7 +92,7 @@ def overview_document(run: Run, snapshot: Snapshot) -> dict[str, Any]:
             "steps": [metrics.steps[i] for i in trained],
             "charts": _charts(metrics, trained),
             "samples": choose_samples(run, snapshot, training),
-            "missing": _missing(starts, metrics, snapshot.episodes, replay),
+            "missing": _missing(starts, metrics, snapshot.episodes, replay) if trains and not start else [],
         }
     )
     return document
@@ -108,7 +114,7 @@ class OverviewFeed:
             if self._made_of is None or self._made_of[0] != snapshot.number or self._made_of[1] is not metrics:
                 self._document = overview_document(self._run, snapshot)
                 self._made_of = (snapshot.number, metrics)
-            return {**self._document, "live": self._run.is_live()}
+            return {**self._document, "live": self._run.is_live(), "start": _plain(read_start(self._run.run_dir))}
 
 
 def _plain(value: Any) -> Any:

@@ -233,6 +233,27 @@ def test_a_run_that_has_only_begun_says_what_is_missing(written):
     assert (overview["summary"], overview["tasks"], overview["steps"]) == (None, [], [])
 
 
+def test_a_run_that_starts_shows_its_phase_and_the_end_of_its_output(tmp_path, capsys):
+    (tmp_path / "starts.jsonl").write_text(json.dumps({"time": 1, "versions": {}, "recipe": {}}))
+    (tmp_path / "output.log").write_text("Started a local Ray instance.\n")
+    feed = OverviewFeed(open_run(tmp_path))
+    document = feed.document()
+    assert document["start"]["lines"] == ["Started a local Ray instance."] and document["missing"] == []
+    (tmp_path / "pool.json").write_text("{}")
+    assert feed.document()["start"]["phase"].startswith("boots its desktops")
+    assert main(["report", str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize("validation", [None, True])
+def test_episodes_that_no_training_played_are_all_counted(written, validation):
+    """As of `arpo-verl try` and of an evaluation: once there was a success, and none was recorded."""
+    written.episode(0, success=1.0, validation=validation)
+    overview = overview_of(written)
+    assert (overview["trains"], overview["num_training"], overview["num_validation"]) == (False, 1, 0)
+    assert [sample["task_id"] for sample in overview["samples"]["first_successes"]] == ["press-ok"]
+    assert rate(overview["tasks"][0]["training"]) == (1, 1) and overview["missing"] == []
+
+
 def test_an_old_run_without_groups_and_times_is_shown(written):
     episode = written.episode(1, success=0.5)
     path = written.trajectories / episode / "episode.json"

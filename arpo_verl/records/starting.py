@@ -1,0 +1,81 @@
+"""What a run does before its first training step is recorded, and the last lines of its output."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from arpo_verl.records.layout import METRICS_FILE, OUTPUT_FILE, POOL_FILE, STARTS_FILE, TRAJECTORIES, step_of
+from arpo_verl.untrusted import open_regular
+
+LAST_LINES = 40
+_TAIL_BYTES = 64 << 10
+_MOST_BYTES = 1 << 50
+# Colours, and other sequences that control a terminal.
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[^\n\t\x20-\x7e\xa0-\U0010ffff]")
+_PHASES = {
+    TRAJECTORIES: "plays its first episodes",
+    METRICS_FILE: "is about to play its first episodes",
+    POOL_FILE: "boots its desktops and loads the model",
+    STARTS_FILE: "starts Ray and its workers",
+    OUTPUT_FILE: "imports the trainer and checks the recipe",
+}
+"""What the run does once it has this file or folder, the latest first."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run does before its first training step is recorded."""
+
+    phase: str
+    """A verb and what follows, for a sentence about the run."""
+    quiet_s: float | None
+    """Seconds since the last output; None if `arpo-verl train` did not start the run."""
+    lines: list[str]
+    """The last lines of the output."""
+
+    def describe(self) -> str:
+        """Return what the run does, and whether it still writes, in one line."""
+        quiet = "" if self.quiet_s is None else f" (its last output is {self.quiet_s:.0f} s old)"
+        return f"{self.phase}{quiet}"
+
+
+def read_start(run_dir: Path) -> Start | None:
+    """Return what a run does before its first training step; None from then on, and if no trainer wrote the folder."""
+    has_begun = (run_dir / STARTS_FILE).is_file() or (run_dir / OUTPUT_FILE).is_file()
+    if not has_begun or _has_metrics(run_dir / METRICS_FILE) or _has_trained(run_dir / TRAJECTORIES):
+        return None
+    phase = next(phase for name, phase in _PHASES.items() if (run_dir / name).exists())
+    try:
+        quiet_s = max(0.0, time.time() - (run_dir / OUTPUT_FILE).stat().st_mtime)
+        return Start(phase, quiet_s, last_lines(run_dir / OUTPUT_FILE))
+    except OSError:
+        return Start(phase, None, [])
+
+
+def _has_metrics(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
+
+
+def _has_trained(trajectories: Path) -> bool:
+    return trajectories.is_dir() and any(map(step_of, os.listdir(trajectories)))
+
+
+def last_lines(log: Path, count: int = LAST_LINES, since: int = 0) -> list[str]:
+    """Return the last lines of an output; of lines that a progress bar overwrote, the last state.
+
+    Args:
+        since: the byte where the output begins.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open_regular(log, _MOST_BYTES) as file:
+        end = file.seek(0, 2)
+        file.seek(max(since, end - _TAIL_BYTES))
+        text = file.read().decode("utf-8", "replace")
+    lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.rstrip("\n").split("\n")]
+    return [_CONTROL.sub("", line) for line in lines[-count:]]

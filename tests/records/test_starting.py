@@ -1,0 +1,59 @@
+"""What is said of a run before its first training step is recorded."""
+
+import json
+import os
+
+import pytest
+
+from arpo_verl.cli.main import main
+from arpo_verl.records.run import open_run
+from arpo_verl.records.run_summary import summarize_run
+from arpo_verl.records.runs import RunsFolder
+from arpo_verl.records.starting import last_lines, read_start
+
+BEGUN = ["output.log", "starts.jsonl"]
+
+
+def write(run_dir, names):
+    run_dir.mkdir(parents=True)
+    for name in names:
+        (run_dir / name).mkdir(parents=True) if "trajectories" in name else (run_dir / name).write_text("")
+
+
+@pytest.mark.parametrize(
+    "names, says",
+    [
+        (["output.log"], "imports the trainer"),
+        (["starts.jsonl"], "starts Ray"),
+        (BEGUN, "starts Ray"),
+        ([*BEGUN, "pool.json"], "boots its desktops"),
+        ([*BEGUN, "pool.json", "metrics.jsonl"], "is about to play"),
+        ([*BEGUN, "pool.json", "metrics.jsonl", "trajectories/step_000000"], "plays its first episodes"),
+        ([*BEGUN, "metrics.part000.jsonl", "trajectories/step_000001"], None),
+        (["trajectories/step_000000"], None),
+        ([], None),
+    ],
+)
+def test_a_run_has_a_phase_until_a_step_of_it_is_recorded(tmp_path, capsys, names, says):
+    write(tmp_path / "run", names)
+    start = read_start(tmp_path / "run")
+    assert start is None if says is None else start.phase.startswith(says)
+    if says is not None:
+        assert main(["summary", str(tmp_path / "run")]) == 0 and f"the run {says}" in capsys.readouterr().out
+        assert open_run(tmp_path / "run").snapshot().episodes == ()
+        assert RunsFolder(tmp_path).names() == (["run"] if "starts.jsonl" in names else [])
+
+
+def test_a_resumed_run_is_summarized_before_it_has_metrics_again(tmp_path):
+    (tmp_path / "metrics.part000.jsonl").write_text(json.dumps({"step": 1, "data": {"rollout/success_mean": 0.5}}))
+    assert summarize_run(tmp_path).steps == 1
+
+
+def test_of_the_output_the_last_lines_are_shown_without_what_moves_a_terminal(tmp_path):
+    log = tmp_path / "output.log"
+    log.write_bytes(b"first\n\x1b[33mwarm\x1b[0m\n 1%\r 2%\nlast\x07\n")
+    assert last_lines(log, 3) == ["warm", " 2%", "last"] and last_lines(log, since=6)[0] == "warm"
+    write(tmp_path / "run", BEGUN)
+    os.replace(log, tmp_path / "run" / "output.log")
+    start = read_start(tmp_path / "run")
+    assert start.lines[-1] == "last" and 0 <= start.quiet_s < 60 and "s old" in start.describe()
