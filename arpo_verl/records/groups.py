@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ class Training:
     """This is how training used a recorded episode; the ids are of episodes on disk."""
 
     advantage: float | None = None
+    """None if training did not use the episode itself: it played no part, or a replay replaced it."""
     replaced: bool = False
     replayed_by: str | None = None
     replayed_into: tuple[str, ...] = ()
@@ -111,21 +112,19 @@ class TrainingIndex:
 
     def _join(self) -> dict[str, Training]:
         replayed_into: dict[str, list[str]] = defaultdict(list)
-        trained: dict[str, tuple[TrainedRow, str | None]] = {}
+        trained: dict[str, Training] = {}
         for uid, sessions in self._rows.items():
             for session, row in sessions.items():
                 episode_id = self._members.get(uid, {}).get(session)
                 source = self.id_of(row.replay)
                 if episode_id is not None:
-                    trained[episode_id] = row, source
+                    advantage = None if row.replaced else row.advantage
+                    trained[episode_id] = Training(advantage, row.replaced, source)
                 if episode_id is not None and source is not None:
                     replayed_into[source].append(episode_id)
         return {
-            episode_id: Training(
-                advantage=trained[episode_id][0].advantage if episode_id in trained else None,
-                replaced=episode_id in trained and trained[episode_id][0].replaced,
-                replayed_by=trained[episode_id][1] if episode_id in trained else None,
-                replayed_into=tuple(sorted(replayed_into.get(episode_id, ()))),
+            episode_id: replace(
+                trained.get(episode_id, UNTRAINED), replayed_into=tuple(sorted(replayed_into.get(episode_id, ())))
             )
             for episode_id in {*trained, *replayed_into}
         }

@@ -130,7 +130,7 @@ def test_an_episode_comes_with_its_group(written, run):
     document = episode_document(run, run.snapshot(), ids[1])
     assert document["turns"][0]["actions"][0]["action"] == "Click"
     assert document["folder_files"] == ["00.png", "01.png", "episode.json"]
-    assert (document["advantage"], document["replaced"], document["replayed_by"]) == (1, True, source)
+    assert (document["advantage"], document["replaced"], document["replayed_by"]) == (None, True, source)
     assert [member["id"] for member in document["group"]] == [*ids, None]
     assert [member["replay_of"] for member in document["group"]] == [None, source, None]
     assert (document["group"][1]["reward"], document["group"][1]["trained_reward"]) == (0.0, 1)

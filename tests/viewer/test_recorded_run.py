@@ -105,7 +105,7 @@ def test_a_replay_that_the_trainer_logged_is_joined(written, run):
     assert [(row.session, row.reward) for row in group.rows] == [(0, 1.0), (1, 0.5)]
     assert len(documents.episode_document(run, snapshot, failed)["group"]) == 2
     assert snapshot.training(source).replayed_into == (failed,)
-    assert (snapshot.training(failed).advantage, snapshot.training(failed).replayed_by) == (0.25, source)
+    assert (snapshot.training(failed).advantage, snapshot.training(failed).replayed_by) == (None, source)
     assert (snapshot.training(elsewhere).replaced, snapshot.training(elsewhere).replayed_by) == (True, None)
 
 

@@ -27,9 +27,13 @@
   const share = () => [0, 1.02];
   const SCALES = { around, fromZero, share };
 
-  /** One step more on either side of a single one. */
+  /** One step more on either side of a single one; uPlot itself would draw it on an axis to 100. */
   const steps = (_, from, to) => (from === to ? [from - 1, from + 1] : [from, to]);
   const barSteps = (_, from, to) => [from - 0.5, to + 0.5];
+  const rangeOf = (x, range) => (x.length === 1 ? range(null, x[0], x[0]) : range);
+
+  /** What the legend shows of a curve: the value under the mouse; without a mouse, the last one. */
+  const shownAt = (values, show) => (_, __, ___, index) => show(index === null ? values.findLast(isNumber) : values[index]);
 
   /**
    * A chart.
@@ -88,7 +92,7 @@
     const color = (tone) => resolved(style, tone);
     const bars = series.filter(({ kind }) => kind === "bars");
     const columns = [x];
-    const options = [{ label: xLabel, value: (_, value) => (value === null ? "–" : short(value)) }];
+    const options = [{ label: xLabel, value: shownAt(x, short) }];
     const bands = [];
     const add = (values, option) => (columns.push(values), options.push({ spanGaps: true, ...option }), columns.length - 1);
     [...bars].reverse().forEach(({ label, values, tone }, i) => {
@@ -101,7 +105,7 @@
         width: 0,
         paths: uPlot.paths.bars({ size: [1, 60] }),
         points: { show: false },
-        value: (_, __, ___, index) => (index === null ? "–" : show(values[index])),
+        value: shownAt(values, show),
       });
     });
     for (const one of series.filter(({ kind }) => kind === "band")) {
@@ -121,7 +125,7 @@
           size: kind === "points" ? 9 : 4,
           fill: color(tone),
         },
-        value: (_, value) => show(value),
+        value: shownAt(values, show),
       });
     const [ink, grid] = [color("--muted"), color("--border")];
     const axis = {
@@ -138,7 +142,7 @@
       cursor: { sync: { key: cursors.key, setSeries: false }, points: { size: 7 } },
       legend: { show: true, live: true, markers: { width: 0, fill: (_, i) => options[i].fill || options[i].stroke } },
       scales: {
-        x: { time: false, range: bars.length ? barSteps : steps },
+        x: { time: false, range: rangeOf(x, bars.length ? barSteps : steps) },
         y: { range: (_, from, to) => range(from, to) },
       },
       series: options,
@@ -180,5 +184,5 @@
 
   const rangesOf = (left, right, low, high) => [steps(null, left, right), around(low, high)];
 
-  Object.assign(viewer.ui, { Chart, short, tone, rangesOf });
+  Object.assign(viewer.ui, { Chart, short, tone, rangesOf, rangeOf });
 }

@@ -173,7 +173,7 @@
     return html`
       <p class="badges">
         <${Score} row=${data} /> <span class="badge">${data.stop_reason}</span>
-        <span class="muted">reward ${number(data.reward)}, advantage ${signed(data.advantage)}${data.replaced && " (of the replay)"}</span>
+        <span class="muted">reward ${number(data.reward)}, ${data.replaced ? "a replay took its place" : `advantage ${signed(data.advantage)}`}</span>
         <${Link} to=${episodeRoute(data.id, { turn })}>open<//>
       </p>
       <div class="stepper">

@@ -88,7 +88,6 @@
     // Of a harness, rows may leave replies out: then nothing says which is which.
     const replies = recorded.length === viewer.actions.list(episode.turns).length ? recorded : [];
     const tokens = replies[turn - 1] ?? null;
-    const advantage = episode.replaced ? null : episode.advantage;
     return html`
       <div class="badges">
         <${Heading} focusKey=${episode.id}><bdi>${episode.task_id}</bdi><//>
@@ -102,7 +101,7 @@
       ${
         frame &&
         html`<${Turn} total=${frames.length} ...${{ episode, frame, turn, show, pattern, playing, play }}>
-        ${frame.turn && html`<${Reply} turn=${frame.turn} ...${{ tokens, advantage, pattern }} />`}
+        ${frame.turn && html`<${Reply} turn=${frame.turn} advantage=${episode.advantage} ...${{ tokens, pattern }} />`}
         <${Verdict} episode=${episode} pattern=${pattern} />
       <//>`
       }
@@ -155,14 +154,14 @@
         <${Screenshot} src=${frame.src} alt=${frame.alt} marks=${frame.marks} lens />
         <figcaption><${Actions} turn=${frame.turn} pattern=${pattern} /></figcaption>
       </figure>
+      <div class="stepper">
+        <button type="button" disabled=${turn === 1} onClick=${() => show(turn - 1)} aria-label="Previous turn">←</button>
+        <span>turn <b>${turn}</b> of ${total}</span>
+        <button type="button" disabled=${turn === total} onClick=${() => show(turn + 1)} aria-label="Next turn">→</button>
+        <button type="button" disabled=${total < 2} onClick=${play}>${playing ? "Pause" : "Play"}</button>
+        ${!viewer.source.exported && html`<a href=${moving} download=${`${episode.id.split("/")[1]}.gif`} title="All turns as an animated picture, with the clicks drawn">GIF</a>`}
+      </div>
       <div class="beside">
-        <div class="stepper">
-          <button type="button" disabled=${turn === 1} onClick=${() => show(turn - 1)} aria-label="Previous turn">←</button>
-          <span>turn <b>${turn}</b> of ${total}</span>
-          <button type="button" disabled=${turn === total} onClick=${() => show(turn + 1)} aria-label="Next turn">→</button>
-          <button type="button" disabled=${total < 2} onClick=${play}>${playing ? "Pause" : "Play"}</button>
-          ${!viewer.source.exported && html`<a href=${moving} download=${`${episode.id.split("/")[1]}.gif`} title="All turns as an animated picture, with the clicks drawn">GIF</a>`}
-        </div>
         <${Seen} context=${frame.context} />
         ${children}
       </div>
@@ -303,7 +302,7 @@
           ["kind", kindName(episode.validation)],
           ["group", html`<code><bdi>${episode.uid}</bdi></code>, session ${episode.session}`],
           ["stopped", `${episode.stop_reason}${episode.format_error ? ", with a format error" : ""}`],
-          ["advantage", `${signed(episode.advantage)}${episode.replaced ? ", of the replay that took its place" : ""}`],
+          ["advantage", episode.replaced ? "none: a replay took its place" : signed(episode.advantage)],
           episode.started_at && ["started", new Date(1000 * episode.started_at).toLocaleString("en-GB")],
           ["took", duration(episode.wall_s ?? row.wall_s)],
           ["writing replies", duration(episode.generate_s)],

@@ -47,7 +47,7 @@
     const radii = Array.from({ length: Math.min(mark.count || 1, 3) }, (_, i) => (1.3 + 0.8 * i) * unit);
     const name = `${mark.count > 1 ? `${mark.count}× ` : ""}${mark.button === "left" && !(mark.count > 1) ? "" : mark.button}`;
     return html`
-      <${Line} unit=${unit} dashed=${mark.assumed}>${() => [ring(x, y, 0.15 * unit), ...radii.map((r) => outline(x, y, r))]}<//>
+      <${Line} unit=${unit} dashed=${mark.assumed}>${() => radii.map((r) => outline(x, y, r))}<//>
       <${Label} x=${x + (radii.length - 1) * 0.8 * unit} y=${y} unit=${unit} ...${room} text=${withNumber(mark, name)} />
     `;
   }
