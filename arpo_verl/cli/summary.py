@@ -25,5 +25,5 @@ def run(args: argparse.Namespace) -> int:
     if start is None:
         print(format_summary(summarize_run(args.run_dir)))
     else:
-        print(f"no training step yet: the run {start.describe()}\noutput: {args.run_dir / OUTPUT_FILE}")
+        print(f"no training step yet: the run {start.phase}\noutput: {args.run_dir / OUTPUT_FILE}")
     return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from dataclasses import dataclass
@@ -37,31 +36,21 @@ class Start:
     lines: list[str]
     """The last lines of the output."""
 
-    def describe(self) -> str:
-        """Return what the run does, and whether it still writes, in one line."""
-        quiet = "" if self.quiet_s is None else f" (its last output is {self.quiet_s:.0f} s old)"
-        return f"{self.phase}{quiet}"
-
 
 def read_start(run_dir: Path) -> Start | None:
     """Return what a run does before its first training step; None from then on, and if no trainer wrote the folder."""
-    has_begun = (run_dir / STARTS_FILE).is_file() or (run_dir / OUTPUT_FILE).is_file()
-    if not has_begun or _has_metrics(run_dir / METRICS_FILE) or _has_trained(run_dir / TRAJECTORIES):
+    there = [name for name in _PHASES if (run_dir / name).exists()]
+    has_begun = STARTS_FILE in there or OUTPUT_FILE in there
+    has_metrics = METRICS_FILE in there and (run_dir / METRICS_FILE).stat().st_size > 0
+    has_trained = any(step_of(path.name) for path in (run_dir / TRAJECTORIES).glob("step_*"))
+    if not has_begun or has_metrics or has_trained:
         return None
-    phase = next(phase for name, phase in _PHASES.items() if (run_dir / name).exists())
+    phase = _PHASES[there[0]]
     try:
         quiet_s = max(0.0, time.time() - (run_dir / OUTPUT_FILE).stat().st_mtime)
         return Start(phase, quiet_s, last_lines(run_dir / OUTPUT_FILE))
     except OSError:
         return Start(phase, None, [])
-
-
-def _has_metrics(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size > 0
-
-
-def _has_trained(trajectories: Path) -> bool:
-    return trajectories.is_dir() and any(map(step_of, os.listdir(trajectories)))
 
 
 def last_lines(log: Path, count: int = LAST_LINES, since: int = 0) -> list[str]:

@@ -233,15 +233,12 @@ def test_a_run_that_has_only_begun_says_what_is_missing(written):
     assert (overview["summary"], overview["tasks"], overview["steps"]) == (None, [], [])
 
 
-def test_a_run_that_starts_shows_its_phase_and_the_end_of_its_output(tmp_path, capsys):
-    (tmp_path / "starts.jsonl").write_text(json.dumps({"time": 1, "versions": {}, "recipe": {}}))
+def test_a_run_that_starts_shows_its_phase_and_the_end_of_its_output(tmp_path):
     (tmp_path / "output.log").write_text("Started a local Ray instance.\n")
     feed = OverviewFeed(open_run(tmp_path))
-    document = feed.document()
-    assert document["start"]["lines"] == ["Started a local Ray instance."] and document["missing"] == []
-    (tmp_path / "pool.json").write_text("{}")
+    assert feed.document()["start"]["lines"] == ["Started a local Ray instance."] and feed.document()["missing"] == []
+    (tmp_path / "pool.json").touch()
     assert feed.document()["start"]["phase"].startswith("boots its desktops")
-    assert main(["report", str(tmp_path)]) == 0
 
 
 @pytest.mark.parametrize("validation", [None, True])
