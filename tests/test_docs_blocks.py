@@ -84,7 +84,8 @@ TEXT = {
     "goes on      after step 8": "a second start of a demo; tests/plugin/recipe/test_resuming.py has each line's form",
     "worker process  ": "a drawing",
 }
-MADE_HERE = ("docs/actions.md", "docs/migration.md", "docs/replay.md", "docs/trajectories.md")
+# Where a block of text has a test: docs/own-task.md's task is played by tests/tasks/test_embedded_suite.py.
+MADE_HERE = ("docs/actions.md", "docs/migration.md", "docs/own-task.md", "docs/replay.md", "docs/trajectories.md")
 LINES = list(dict.fromkeys((page, line) for page in documents.PAGES for line in documents.commands(page)))
 OURS = [(page, line) for page, line in LINES if not line.startswith(tuple(NOT_TYPED))]
 
@@ -93,7 +94,7 @@ def test_every_line_of_a_table_above_is_of_a_block_and_every_block_has_a_languag
     lines = [line for _, line in LINES]
     assert not [start for start in NOT_TYPED if not any(line.startswith(start) for line in lines)]
     texts = [block for page in documents.PAGES for block in documents.blocks(page)]
-    assert {block.language for block in texts} == {"bash", "python", "yaml", "toml", "text"}
+    assert {block.language for block in texts} == {"bash", "json", "python", "yaml", "toml", "text"}
     fences = [line for page in documents.PAGES for line in documents.page(page).splitlines() if "```" in line]
     assert len(fences) == 2 * len(texts)
     others = [text for page in documents.PAGES if page not in MADE_HERE for text in documents.code(page, "text")]

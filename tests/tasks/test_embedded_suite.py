@@ -3,11 +3,13 @@
 import re
 
 import pytest
+from support import documents
 from support.suite_desktops import as_the_policy_writes, play_all, scores
 
+from arpo_verl.actions.ui_tars import parse_reply
 from arpo_verl.tasks import load_tasks
 from arpo_verl.tasks.expert import expert_replies
-from arpo_verl.types import Fail, Finish
+from arpo_verl.types import Fail, Finish, Size
 
 TASKS = {task.task_id: task for task in load_tasks("embedded")}
 INFEASIBLE = {task_id for task_id, task in TASKS.items() if task.spec["evaluator"]["func"] == "infeasible"}
@@ -85,3 +87,14 @@ def test_claiming_success_at_once_does_not_solve_it(results, task_id):
 @pytest.mark.desktop
 def test_giving_up_does_not_solve_a_feasible_task(results):
     assert scores(results[FEASIBLE[0], "give_up"]) == [0.0]
+
+
+@pytest.mark.release
+@pytest.mark.desktop
+def test_the_tutorial_s_task_is_solved_by_its_replies_and_not_by_doing_nothing(tmp_path):
+    (spec,), (replies, *_) = (documents.code("docs/own-task.md", language) for language in ("json", "text"))
+    (tmp_path / "task.json").write_text(spec)
+    (task,) = load_tasks(str(tmp_path / "task.json"))
+    screen = Size(448, 336)
+    actions = [action for reply in replies.split("---\n") for action in parse_reply(reply, screen, screen).actions]
+    assert [scores(played) for played in play_all([(task, actions), (task, [Finish()])])] == [[1.0], [0.0]]
