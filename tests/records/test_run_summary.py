@@ -58,6 +58,7 @@ def test_a_folder_without_metrics_is_told(tmp_path):
 def test_a_resumed_run_is_summarized_over_all_its_starts(tmp_path):
     write_metrics(tmp_path, [(1, training(0.1)), (2, training(0.2)), (3, training(0.3))])
     keep_earlier_metrics(tmp_path, resumes=True)
+    assert summarize_run(tmp_path).steps == 3  # a start that resumes has no metrics of its own yet
     write_metrics(tmp_path, [(3, training(0.5)), (4, training(0.6))])
     summary = summarize_run(tmp_path)
     assert summary.steps == 4

@@ -1,12 +1,9 @@
 """What is said of a run before its first training step is recorded."""
 
-import json
-
 import pytest
 
 from arpo_verl.cli.main import main
 from arpo_verl.records.run import open_run
-from arpo_verl.records.run_summary import summarize_run
 from arpo_verl.records.runs import RunsFolder
 from arpo_verl.records.starting import last_lines, read_start
 
@@ -23,7 +20,6 @@ BEGUN = ["output.log", "starts.jsonl"]
         ([*BEGUN, "pool.json", "metrics.jsonl", "trajectories/step_000000"], "plays its first episodes"),
         ([*BEGUN, "metrics.part000.jsonl", "trajectories/step_000001"], None),
         (["trajectories/step_000000"], None),
-        ([], None),
     ],
 )
 def test_a_run_has_a_phase_until_a_step_of_it_is_recorded(tmp_path, capsys, names, says):
@@ -36,11 +32,6 @@ def test_a_run_has_a_phase_until_a_step_of_it_is_recorded(tmp_path, capsys, name
         assert main(["summary", str(tmp_path / "run")]) == 0 and f"the run {says}" in capsys.readouterr().out
         assert open_run(tmp_path / "run").snapshot().episodes == ()
         assert RunsFolder(tmp_path).names() == (["run"] if "starts.jsonl" in names else [])
-
-
-def test_a_resumed_run_is_summarized_before_it_has_metrics_again(tmp_path):
-    (tmp_path / "metrics.part000.jsonl").write_text(json.dumps({"step": 1, "data": {"rollout/success_mean": 0.5}}))
-    assert summarize_run(tmp_path).steps == 1
 
 
 def test_of_the_output_the_last_lines_are_shown_without_what_moves_a_terminal(tmp_path):
