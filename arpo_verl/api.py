@@ -15,7 +15,6 @@ from typing import Any
 from arpo_verl.config import build_config, require
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
-from arpo_verl.environments.factory import default_options
 from arpo_verl.environments.threaded import ThreadedDesktop
 from arpo_verl.rollout.blocking import PolicyConversation, PolicyFunction, play_blocking
 from arpo_verl.rollout.config import GuiAgentConfig
@@ -37,8 +36,7 @@ def make_desktop(provider: str = EMBEDDED, **options: Any) -> ThreadedDesktop:
         ConfigError: the provider or an option does not exist, or a value is wrong.
         MissingDependencyError: a package or program is missing. The first use raises it.
     """
-    values = {"provider": provider, **default_options(provider), **options}
-    return ThreadedDesktop(build_config(EnvironmentConfig, "environment", values))
+    return ThreadedDesktop(build_config(EnvironmentConfig, "environment", {"provider": provider, **options}))
 
 
 def play(

@@ -73,7 +73,8 @@ def build_config(cls: type[ConfigT], section: str, values: Mapping[str, Any] | N
     """Build the frozen config dataclass `cls` from a recipe's section.
 
     Args:
-        cls: a dataclass whose `__post_init__` raises `ConfigError` for a bad value.
+        cls: a dataclass whose `__post_init__` raises `ConfigError` for a bad value. Its `defaults_beside(values)`, if
+            it has one, returns the defaults that depend on the given values.
         section: the section's name in the recipe, for messages.
         values: plain values (an OmegaConf section resolved with `OmegaConf.to_container`), or None for all defaults.
 
@@ -88,7 +89,7 @@ def build_config(cls: type[ConfigT], section: str, values: Mapping[str, Any] | N
         message = removal(f"{section}.{name}") or f"{section}.{name} is not an option{hint}"
         problems.errors.append(ConfigError(message))
     with problems.gather():
-        built = cls(**values)
+        built = cls(**{**getattr(cls, "defaults_beside", dict)(values), **values})
     problems.tell_defaults(lambda name: not _is_given(values, name.removeprefix(f"{section}.")))
     problems.raise_all()
     return built

@@ -15,7 +15,6 @@ from arpo_verl.cli.replies import PromptedReplies, read_replies
 from arpo_verl.config import did_you_mean, require
 from arpo_verl.environments.base import DesktopEnvironment
 from arpo_verl.environments.config import OSWORLD_SCREEN, EnvironmentConfig
-from arpo_verl.environments.factory import default_options
 from arpo_verl.environments.threaded import ThreadedDesktop
 from arpo_verl.errors import TaskError
 from arpo_verl.files import write_whole
@@ -82,7 +81,7 @@ def environment_config(args: argparse.Namespace, task: Task) -> EnvironmentConfi
         ConfigError: an option does not exist or has a wrong value.
     """
     screen = args.screen or (EXPERT_SCREEN if shipped_file(task.task_id) else OSWORLD_SCREEN)
-    return build_environment(args, {**default_options(args.provider), "screen_size": screen})
+    return build_environment(args, {"screen_size": screen})
 
 
 def _conversation(args: argparse.Namespace, family: ModelFamily, task: Task, screen: Size) -> Conversation:

@@ -11,7 +11,6 @@ from arpo_verl.cli.composing import compose_named
 from arpo_verl.cli.options import parse_options
 from arpo_verl.config import Problems, build_config, require
 from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
-from arpo_verl.environments.factory import default_options
 from arpo_verl.errors import ConfigError
 from arpo_verl.evaluation.policy import Sampling
 from arpo_verl.models.family import FULL
@@ -135,7 +134,7 @@ def _environment(args: argparse.Namespace, recipe: _Recipe) -> EnvironmentConfig
     section = recipe.section("environment")
     provider = args.provider or section.get("provider", EMBEDDED)
     if provider != section.get("provider"):
-        section = default_options(provider)
+        section = {}
     values = {**section, **parse_options(args.option, "--option", "environment."), "provider": provider}
     values |= {"status_file": None, "partial_credit": 0.0}  # only for training runs
     if args.desktops is not None:

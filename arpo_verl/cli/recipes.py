@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import re
+import secrets
+import shlex
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
+from arpo_verl.cli.shown import shown_command
 from arpo_verl.config import did_you_mean
 from arpo_verl.errors import ConfigError
 from arpo_verl.files import check_place
 
 PACKAGE = "arpo_verl.recipes"
 DEFAULTS = re.compile(r"^defaults:\n((?:  - .*\n)+)", re.M)
+EXPERIMENT = re.compile(r"^(  experiment_name: \w+)", re.M)
 SEARCH_PATH = (
     "  # What this recipe builds on, and the groups baseline/, context/, engine/ and policy/.\n"
     f"  searchpath: [pkg://{PACKAGE}]\n"
@@ -38,14 +42,17 @@ def recipes_folder() -> Path:
 
 
 def describe_recipes() -> dict[str, str]:
-    """Return the first sentence of every recipe's opening comment, by the recipe's name."""
+    """Return the first sentence of every recipe's opening comment, by the recipe's name; parts of recipes come last."""
     folder = recipes_folder()
-    paths = sorted(folder.rglob("*.yaml"), key=lambda path: (len(path.relative_to(folder).parts), path))
-    return {str(path.relative_to(folder).with_suffix("")): _first_sentence(path.read_text("utf-8")) for path in paths}
+    texts = {str(path.relative_to(folder).with_suffix("")): path.read_text("utf-8") for path in folder.rglob("*.yaml")}
+    order = sorted(texts, key=lambda name: (not _is_whole(texts[name]), name.count("/"), name))
+    return {name: _first_sentence(texts[name]) for name in order}
 
 
 def copy_recipe(name: str, folder: Path) -> Path:
     """Copy a recipe so that it composes in its folder, with its bases in the package.
+
+    The copy's experiment gets a name that no other has, so that a changed copy never resumes another one's run.
 
     Returns:
         The copy: `folder/name.yaml`.
@@ -53,7 +60,8 @@ def copy_recipe(name: str, folder: Path) -> Path:
     Raises:
         ConfigError: there is no such recipe, the copy exists, or Hydra would refuse it beside another copy.
     """
-    return save_recipe(folder / f"{name}.yaml", _shipped(name).read_text("utf-8"))
+    text = EXPERIMENT.sub(rf"\g<1>_{secrets.token_hex(3)}", _shipped(name).read_text("utf-8"), count=1)
+    return save_recipe(folder / f"{name}.yaml", text)
 
 
 def find_recipe(name: str) -> Path:
@@ -106,8 +114,11 @@ def _list(args: argparse.Namespace) -> int:
 
 def _copy(args: argparse.Namespace) -> int:
     path = copy_recipe(args.name, args.folder)
-    if DEFAULTS.search(path.read_text("utf-8")):
-        return _tell(f"{path}: change it, then train with --config-dir {args.folder} --config-name {args.name}")
+    if _is_whole(text := path.read_text("utf-8")):
+        tasks = ["data.train_files=TASKS.json", "data.val_files=TASKS.json"] if _needs_tasks(text) else []
+        return _tell(f"{path}: change it, then train: {shown_command('train', path, *tasks)}")
+    if args.name.startswith("easyr1/"):
+        return _tell(f"{path}: change it, then train: python -m arpo_verl.easyr1 config={shlex.quote(str(path))}")
     return _tell(f"{path}: change it; the recipes in {args.folder} use it instead of the package's")
 
 
@@ -117,8 +128,27 @@ def _first_sentence(text: str) -> str:
     return re.split(r"(?<=\.)\s", words)[0]
 
 
+def _is_whole(text: str) -> bool:
+    """Return whether the recipe trains by itself, rather than being a part of others."""
+    return DEFAULTS.search(text) is not None and not text.startswith("# @package")
+
+
+def _needs_tasks(text: str) -> bool:
+    """Return whether the recipe, or the nearest base that says so, leaves its tasks to the command line."""
+    if "\n  train_files:" in text:
+        return "\n  train_files: ???" in text
+    return any(_needs_tasks(_shipped(base).read_text("utf-8")) for base in _bases(text) if base in describe_recipes())
+
+
+def _bases(text: str) -> list[str]:
+    defaults = DEFAULTS.search(text)
+    return re.findall(r"- (\w+)$", defaults[1], re.M) if defaults else []
+
+
 def _add_search_path(text: str) -> str:
-    """Add the search path; a recipe that others build on has no defaults, and needs no path."""
+    """Add the search path, which Hydra accepts only in the main recipe."""
+    if not _is_whole(text):
+        return text
     if re.search(r"^hydra:\n", text, re.M):
         return re.sub(r"^hydra:\n", rf"\g<0>{SEARCH_PATH}", text, count=1, flags=re.M)
     return DEFAULTS.sub(rf"\g<0>\nhydra:\n{SEARCH_PATH}", text, count=1)
@@ -127,9 +157,8 @@ def _add_search_path(text: str) -> str:
 def _check_bases(recipes: Mapping[str, str], folder: Path) -> None:
     """Refuse a recipe with a search path that builds on another one: Hydra accepts only the main recipe's."""
     for name, text in recipes.items():
-        defaults = DEFAULTS.search(text)
-        for base in re.findall(r"- (\w+)$", defaults[1], re.M) if defaults else ():
-            if PACKAGE in recipes.get(base, ""):
+        for base in _bases(text):
+            if "\n  searchpath:" in recipes.get(base, ""):
                 raise ConfigError(
                     f"{name} builds on {base}, and Hydra would refuse it in {folder}, since both have a "
                     "hydra.searchpath; name another folder for one of them"

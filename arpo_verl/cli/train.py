@@ -136,12 +136,9 @@ def _quoted(path: Path) -> str:
 
 def _with_console(config: DictConfig) -> str:
     """Return the override that adds veRL's console to the recipe's loggers."""
-    return f"trainer.logger=[{','.join(dict.fromkeys(['console', *_loggers(config)]))}]"
-
-
-def _loggers(config: DictConfig) -> list[str]:
     loggers = config.trainer.logger
-    return [loggers] if isinstance(loggers, str) else list(loggers)
+    names = [loggers] if isinstance(loggers, str) else loggers
+    return f"trainer.logger=[{','.join(dict.fromkeys(['console', *names]))}]"
 
 
 def _train(config: DictConfig, command: list[str], env: dict[str, str]) -> int:
@@ -162,8 +159,6 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str]) -> int:
     print(f"run folder   {run_dir}\noutput       {log}\nwatch it     {shown_command('view', run_dir)}")
     if saved is not None:
         print(f"goes on      after step {saved}")
-    if "file" not in _loggers(config):
-        print("no steps     trainer.logger has no `file`, which we read each step's line from")
     print(flush=True)
     earlier_starts = len(read_starts(run_dir))
     process = TrainerProcess(command, log, env)

@@ -20,6 +20,18 @@ OSWORLD_PROVIDERS = tuple(PROVIDERS)
 
 # The screen of every machine that OSWorld publishes; no provider changes it.
 OSWORLD_SCREEN = Size(1920, 1080)
+OSWORLD_DEFAULTS: Mapping[str, Any] = {
+    "screen_size": OSWORLD_SCREEN,
+    # OSWorld's client blocks its process while it waits for a virtual machine.
+    "desktops_per_worker": 1,
+    # The pace of OSWorld's own client, since a full desktop paints slowly; `wait` takes what it takes in the paper.
+    "action_pause_s": 2.0,
+    "wait_s": 5.0,
+    # A virtual machine's network may lose a request.
+    "guest_attempts": 3,
+    "guest_retry_s": 1.0,
+}
+"""Defaults of `EnvironmentConfig` if the provider is one of OSWorld's client."""
 # Arguments of `containers.run` that the Docker provider sets itself.
 _DOCKER_OWN_OPTIONS = ("detach", "ports", "volumes")
 
@@ -34,7 +46,8 @@ class EnvironmentConfig:
     """These options choose the desktops that an agent works on, how many, and how long we wait for them.
 
     Times are in seconds, sizes in pixels. A time-out is there for calls that hang, not for slow ones: after a time-out
-    we throw the desktop away, and the episode starts again on another.
+    we throw the desktop away, and the episode starts again on another. With a provider of OSWorld's client, screen,
+    pace and `desktops_per_worker` have other defaults in a recipe: `OSWORLD_DEFAULTS`.
     """
 
     # --- Which desktop -----------------------------------------------------------------------------------------
@@ -172,6 +185,11 @@ class EnvironmentConfig:
     quarantine_s: _Seconds = 1800.0
     """How long a quarantined task waits for its next try. One more fault sends it back, one completed episode frees
     it."""
+
+    @staticmethod
+    def defaults_beside(values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the defaults that differ from the fields' own beside these values of the section."""
+        return OSWORLD_DEFAULTS if values.get("provider") in OSWORLD_PROVIDERS else {}
 
     def __post_init__(self) -> None:
         problems = Problems()

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from arpo_verl.config import require
 from arpo_verl.desktop.machine_provider import MachineProvider
 from arpo_verl.environments.base import DesktopEnvironment
-from arpo_verl.environments.config import FAKE, OSWORLD_PROVIDERS, OSWORLD_SCREEN, EnvironmentConfig
+from arpo_verl.environments.config import FAKE, EnvironmentConfig
 from arpo_verl.errors import ConfigError
 
 EnvironmentFactory = Callable[[EnvironmentConfig, str], DesktopEnvironment]
-
-OSWORLD_PACE: Mapping[str, Any] = {"action_pause_s": 2, "wait_s": 5, "guest_attempts": 3, "guest_retry_s": 1}
-"""The times of the recipe `osworld_full`: virtual machines draw slowly and may answer late."""
-
-
-def default_options(provider: str) -> dict[str, Any]:
-    """Return the fields of `EnvironmentConfig` that a provider's desktops want otherwise than the embedded one."""
-    return {**OSWORLD_PACE, "screen_size": OSWORLD_SCREEN} if provider in OSWORLD_PROVIDERS else {}
 
 
 def environment_factory(config: EnvironmentConfig) -> EnvironmentFactory:

@@ -12,7 +12,7 @@ from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from arpo_verl.errors import ArpoError
 from arpo_verl.files import explain_refusal
@@ -21,6 +21,7 @@ from arpo_verl.plugin.recipe.checks import check_recipe, joins_cluster
 from arpo_verl.plugin.recipe.footprint import describe_schedule, estimate_recipe, training_steps
 from arpo_verl.plugin.recipe.resuming import describe_resume
 from arpo_verl.plugin.recipe.values import doubtful_names
+from arpo_verl.plugin.trainer_state import RUN_VARIABLE
 from arpo_verl.records.layout import LATEST_CHECKPOINT, METRICS_FILE
 from arpo_verl.records.metrics import keep_earlier_metrics
 from arpo_verl.records.run_lock import hold_run
@@ -38,13 +39,22 @@ POLL_S = 0.5
 
 
 class RunCallback(Callback):
-    """The callback that a recipe names under `hydra.callbacks`."""
+    """The callback that `recipes/arpo.yaml` names under `hydra.callbacks`."""
 
     _steps: PrintedSteps | None = None
     _head: HeadWatch | None = None
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Refuse a run folder that cannot be written, before Hydra creates it and fails with a traceback."""
+        """Refuse a run folder that cannot be written, before Hydra creates it and fails with a traceback.
+
+        Make the run log into it, whatever other loggers the config names: the printed lines, `view` and `summary` read
+        that file.
+        """
+        if "run_dir" not in config:
+            refuse_unfit(config)
+        loggers = OmegaConf.select(config, "trainer.logger")
+        names = [loggers] if isinstance(loggers, str) else list(loggers or ())
+        OmegaConf.update(config, "trainer.logger", list(dict.fromkeys([*names, "file"])), force_add=True)
         try:
             Path(config.run_dir).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -68,7 +78,8 @@ class RunCallback(Callback):
         # veRL's loggers read their paths from the environment.
         os.environ["VERL_FILE_LOGGER_PATH"] = str(run_dir / METRICS_FILE)
         os.environ.setdefault("TENSORBOARD_DIR", str(run_dir / "tensorboard"))
-        hand_to_ray_workers("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR", "VERL_PLATFORM")
+        os.environ[RUN_VARIABLE] = str(run_dir)
+        hand_to_ray_workers("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR", "VERL_PLATFORM", RUN_VARIABLE)
         print(f"watch it: arpo-verl view {run_dir}", flush=True)
         # Both last: Hydra turns an error here into a warning.
         total_steps = count_steps(config)

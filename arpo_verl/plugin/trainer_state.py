@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +34,13 @@ from arpo_verl.tasks.frontier import Frontier
 logger = logging.getLogger(__name__)
 
 SAMPLER_SECTION = "trainer.v1.sampler.sampler_kwargs"
+RUN_VARIABLE = "ARPO_VERL_RUN"
+"""Environment variable of a run's processes with the run's folder; `RunCallback` sets it."""
+_WITHOUT_CALLBACK = (
+    "this run has no arpo_verl.plugin.run_callback.RunCallback: nothing checked it before its start, and it has no run "
+    "folder with metrics for `arpo-verl view`; add `- arpo` after ppo_trainer to your config's defaults, or "
+    "'hydra.searchpath=[pkg://arpo_verl.recipes]' +plugin=arpo to the command line"
+)
 
 
 @dataclass(frozen=True)
@@ -136,8 +144,6 @@ class TrainerState:
     @cached_property
     def replay(self) -> ReplayConfig:
         """The section `replay`."""
-        if self.recipe.get("replay") is None:
-            raise ConfigError("the recipe must have a section `replay`; add `- arpo` to its defaults")
         return self._build(ReplayConfig, "replay")
 
     @cached_property
@@ -203,7 +209,8 @@ _latest = TrainerState(OmegaConf.create())
 
 
 def trainer_state(section: object) -> TrainerState:
-    """Return the state of the run that this section of a recipe belongs to. The first call creates it.
+    """Return the state of the run that this section of a recipe belongs to. The first call creates it, and logs what a
+    run lacks that plugged our parts in one by one.
 
     Args:
         section: any node of the recipe, or the recipe itself.
@@ -217,6 +224,8 @@ def trainer_state(section: object) -> TrainerState:
     recipe: Any = section._get_root()
     if recipe is not _latest.recipe:
         _latest = TrainerState(recipe)
+        if RUN_VARIABLE not in os.environ:
+            logger.warning(_WITHOUT_CALLBACK)
     return _latest
 
 

@@ -3,10 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hydra import compose
-from hydra._internal.hydra import Hydra
-from hydra._internal.utils import create_config_search_path
-from hydra.core.global_hydra import GlobalHydra
+from support.composed import compose_in
 
 from arpo_verl.cli.main import main
 from arpo_verl.cli.recipes import describe_recipes
@@ -14,18 +11,7 @@ from arpo_verl.cli.recipes import describe_recipes
 pytest.importorskip("verl")
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-
-
-def compose_in(folder, name, *overrides):
-    """What `--config-dir folder --config-name name` does to the stock trainer's own search path."""
-    search_path = create_config_search_path("pkg://verl.trainer.config")
-    search_path.prepend("command-line", f"file://{folder}", anchor="schema")
-    GlobalHydra.instance().clear()
-    Hydra.create_main_hydra2("test", search_path)
-    try:
-        return compose(name, overrides=["data.train_files=t.json", "data.val_files=t.json", *overrides])
-    finally:
-        GlobalHydra.instance().clear()
+TASKS = ("data.train_files=t.json", "data.val_files=t.json")
 
 
 def test_the_folder_is_printed_alone_for_config_dir(capsys):
@@ -39,6 +25,7 @@ def test_every_recipe_is_listed_with_its_first_sentence(capsys):
     names = {str(path.relative_to(RECIPES).with_suffix("")) for path in RECIPES.rglob("*.yaml")}
     assert {line.split()[0] for line in lines} == names
     assert all(line.endswith(".") and len(line.split()) > 4 for line in lines)
+    assert [name for line in lines if "/" not in (name := line.split()[0])][-1] == "arpo", "which is only a part"
     assert "osworld_subset32           ARPO on one node: 32 OSWorld tasks, 8 GPUs, 16 Docker desktops." in lines
     assert "baseline/grpo              GRPO without replay: add `+baseline=grpo` to any recipe." in lines
 
@@ -53,14 +40,18 @@ def test_every_recipe_is_listed_with_its_first_sentence(capsys):
 )
 def test_a_copied_recipe_composes_to_the_same_by_itself(name, tmp_path, capsys):
     assert main(["recipes", "copy", name, str(tmp_path)]) == 0
-    assert f"--config-dir {tmp_path} --config-name {name}" in capsys.readouterr().out
+    tasks = " data.train_files=TASKS.json data.val_files=TASKS.json" if name.startswith("osworld") else ""
+    assert capsys.readouterr().out.endswith(f"arpo-verl train {tmp_path / name}.yaml{tasks}\n")
     assert [path.name for path in tmp_path.iterdir()] == [f"{name}.yaml"]
     choices = ("+baseline=grpo", "+policy=qwen3_vl")
-    assert compose_in(tmp_path, name, *choices) == compose_in(RECIPES, name, *choices)
+    copied, own = compose_in(tmp_path, name, *TASKS, *choices), compose_in(RECIPES, name, *TASKS, *choices)
+    assert copied.run_dir != own.run_dir, "a changed copy would resume the run of what it was copied from"
+    own.trainer.experiment_name = copied.trainer.experiment_name
+    assert copied == own
 
 
 def test_what_a_copy_changes_counts(tmp_path):
-    for name in ("embedded", "arpo", "baseline/grpo"):
+    for name in ("embedded", "arpo", "baseline/grpo", "plugin/arpo"):
         assert main(["recipes", "copy", name, str(tmp_path)]) == 0
     for name, old, new in (
         ("embedded", "train_batch_size: 8", "train_batch_size: 4"),
@@ -70,7 +61,7 @@ def test_what_a_copy_changes_counts(tmp_path):
         path = tmp_path / f"{name}.yaml"
         assert old in path.read_text()
         path.write_text(path.read_text().replace(old, new))
-    recipe = compose_in(tmp_path, "embedded", "+baseline=grpo")
+    recipe = compose_in(tmp_path, "embedded", *TASKS, "+baseline=grpo")
     assert recipe.data.train_batch_size == 4
     assert recipe.replay.capacity_per_task == 5
     assert recipe.variant.baseline == "_plain"
@@ -84,7 +75,7 @@ def test_a_copy_is_not_overwritten(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "name, hint", [("embeded", "; did you mean embedded? Known: arpo"), ("../arpo", "Known: arpo")]
+    "name, hint", [("embeded", "; did you mean embedded? Known: demo"), ("../arpo", "Known: demo")]
 )
 def test_an_unknown_recipe_is_told_with_the_known_ones(name, hint, tmp_path, capsys):
     assert main(["recipes", "copy", name, str(tmp_path)]) == 2

@@ -272,11 +272,6 @@ def test_the_stock_console_comes_back_by_an_option(tmp_path):
     assert not (tmp_path / "run" / "output.log").exists()
 
 
-def test_a_run_without_the_metrics_file_says_why_no_step_is_shown(run):
-    status, out, _ = run("ends", "trainer.logger=[tensorboard]")
-    assert status == 0 and "trainer.logger has no `file`" in out
-
-
 def test_a_command_that_is_not_on_the_path_is_shown_with_its_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(shown.shutil, "which", lambda name: None)
     monkeypatch.setattr(shown.sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))

@@ -8,12 +8,11 @@ import subprocess
 import sys
 
 import pytest
-from support import ROOT, take_interrupts
+from support import take_interrupts
 from support.desktop_harness import eventually
 from support.task_files import spec, write
 
 from arpo_verl.cli.main import main
-from arpo_verl.environments.factory import OSWORLD_PACE
 
 HIT = "Thought: I click it.\nAction: click(start_box='(35,38)')"
 DONE = "Thought: Done.\nAction: finished()"
@@ -123,11 +122,6 @@ def test_wrong_arguments_are_named(play, arguments, message):
 def test_the_expert_knows_one_screen_only(capsys):
     assert main(["try", "dialog-confirm-yes", "--expert", "--screen", "800x600"]) == 2
     assert "must be [640, 480], the expert's own, got [800, 600]" in capsys.readouterr().err
-
-
-def test_virtual_machines_are_given_the_recipes_pace():
-    text = (ROOT / "recipes" / "osworld_full.yaml").read_text()
-    assert all(f"  {name}: {value}\n" in text for name, value in OSWORLD_PACE.items())
 
 
 @pytest.mark.desktop

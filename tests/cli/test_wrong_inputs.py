@@ -15,7 +15,7 @@ from arpo_verl.cli import composing  # noqa: E402
 from arpo_verl.cli.main import COMMANDS, main  # noqa: E402
 from arpo_verl.cli.recipes import describe_recipes, recipes_folder  # noqa: E402
 
-KNOWN = "Known: arpo, demo, embedded, families, gpu_smoke, osworld_full"
+KNOWN = "Known: demo, embedded, families, gpu_smoke, osworld_full"
 NO_TASKS = (
     "must be a task file, a folder of task files, NAME:ARGUMENT or one of embedded, embedded_long, got a path that"
 )
@@ -232,7 +232,7 @@ WRONG_RECIPES = {
         )
     },
     "osworld_full": {
-        "environment.provider=dokcer environment.wait_s=soon environment.action_pause_s=-1 +environment.num_desktop=3 "
+        "environment.provider=dokcer +environment.wait_s=soon +environment.action_pause_s=-1 +environment.num_desktop=3 "
         "+gui_agent.grammar=qwen3_vl +data.trian_files=tasks.json": (
             "data.trian_files is not an option of veRL's; did you mean data.train_files?",
             "gui_agent.grammar was removed: gui_agent.model_family sets prompt and grammar together",

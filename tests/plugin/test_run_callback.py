@@ -5,16 +5,19 @@ import os
 import queue
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from support import ROOT
-from support.composed import compose_recipe
+from support.composed import compose_in, compose_recipe
 from support.run_holder import start_holder
 
 from arpo_verl.files import check_place
 from arpo_verl.plugin import run_callback
 from arpo_verl.plugin.run_callback import RAY_AUTH, RAY_JOB_CONFIG, RunCallback, hand_to_ray_workers, settle_ray_token
+from arpo_verl.plugin.settings import load_settings
 from arpo_verl.records.starts import read_starts
 from arpo_verl.records.step_lines import StepLines
 
@@ -120,6 +123,40 @@ def test_figures_that_cannot_be_estimated_are_no_reason_not_to_train(capsys, cap
     assert "could not estimate" in caplog.text
     run_callback.tell_footprint(OmegaConf.create({"actor_rollout_ref": {"model": {"path": "some/model"}}}))
     assert "some/model has no known shape" in capsys.readouterr().out
+
+
+OWN = """
+defaults: [ppo_trainer, arpo, _self_]
+hydra: {searchpath: [pkg://arpo_verl.recipes]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [("own", ()), ("ppo_trainer", ("hydra.searchpath=[pkg://arpo_verl.recipes]", "+plugin=arpo"))],
+)
+def test_a_users_own_configuration_gets_all_of_arpo_or_is_refused(name, overrides, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.yaml").write_text(OWN)
+    config = compose_in(tmp_path, name, *overrides, "trainer.experiment_name=e", "trainer.logger=wandb", hydra=True)
+    callback = instantiate(config.hydra.callbacks.arpo_verl)
+    assert config.hydra.run.dir == "runs/e" and config.data.max_response_length == 60416
+    desktops = load_settings(config).environment
+    assert (desktops.provider, desktops.screen_size, desktops.action_pause_s) == ("docker", (1920, 1080), 2)
+    callback.on_run_start(config)
+    assert Path("runs/e").is_dir() and config.trainer.logger == ["wandb", "file"]
+    with pytest.raises(SystemExit, match="No task files for training given"):
+        callback.on_job_start(config)
+
+
+@pytest.mark.parametrize("order", ["[arpo, ppo_trainer, _self_]", "[ppo_trainer, _self_]"])
+def test_the_callback_without_the_rest_of_arpo_refuses_and_says_where_to_add_it(order, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.yaml").write_text(OWN.replace("[ppo_trainer, arpo, _self_]", order))
+    config = compose_in(tmp_path, "own", hydra=True)
+    with pytest.raises(SystemExit, match="add .- arpo. after ppo_trainer|let .- arpo. come after ppo_trainer"):
+        RunCallback().on_run_start(config)
+        RunCallback().on_job_start(config)
 
 
 OWN_RAY = """

@@ -38,11 +38,16 @@ def test_the_state_reads_each_option_where_the_recipe_has_it():
     assert state.sampler.poll_interval_s == 0.2 and state.sampler.log_val_episodes == 4
 
 
-def test_another_agent_loop_needs_no_sections_but_replay():
+def test_a_run_of_single_parts_needs_no_sections_and_says_what_it_lacks(caplog, monkeypatch):
+    monkeypatch.delenv("ARPO_VERL_RUN", raising=False)
     state = trainer_state(OmegaConf.create({"algorithm": {}}).algorithm)
     assert state.environment is None and state.agent.recorded_in is None and state.filter_groups == {}
-    with pytest.raises(ConfigError, match="must have a section `replay`; add `- arpo` to its"):
-        assert state.replay
+    assert state.replay.enable
+    assert "nothing checked it before its start, and it has no run folder" in caplog.text
+    caplog.clear()
+    monkeypatch.setenv("ARPO_VERL_RUN", "runs/mine")
+    trainer_state(OmegaConf.create({"algorithm": {}}))
+    assert not caplog.records
     with pytest.raises(ConfigError, match="must be a section of the recipe, got None"):
         trainer_state(None)
 

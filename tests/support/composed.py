@@ -5,6 +5,9 @@ import pickle
 
 from hydra import compose, initialize_config_dir, initialize_config_module
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig
 
@@ -25,6 +28,18 @@ def compose_recipe(name: str, *overrides: str) -> DictConfig:
 def compose_verls_own(*overrides: str) -> DictConfig:
     """veRL's own configuration with overrides."""
     return _composed(None, "ppo_trainer", overrides, [])
+
+
+def compose_in(folder, name: str, *overrides: str, hydra: bool = False) -> DictConfig:
+    """What `--config-dir folder --config-name name` does to the stock trainer's own search path."""
+    search_path = create_config_search_path("pkg://verl.trainer.config")
+    search_path.prepend("command-line", f"file://{folder}", anchor="schema")
+    GlobalHydra.instance().clear()
+    Hydra.create_main_hydra2("test", search_path)
+    try:
+        return compose(name, overrides=list(overrides), return_hydra_config=hydra)
+    finally:
+        GlobalHydra.instance().clear()
 
 
 def _composed(folder: str | None, name: str, overrides: tuple[str, ...], more: list[str]) -> DictConfig:

@@ -31,8 +31,6 @@ def main() -> None:
     keep_earlier_metrics(run_dir, resumes=latest.exists())
     note_start(run_dir, OmegaConf.create(), ["host memory  5.1 GB of 25 GB"])
     checkpoints.mkdir(exist_ok=True)
-    if "file" not in options.get("trainer.logger", "file"):
-        return
     with (run_dir / "metrics.jsonl").open("wb", buffering=0) as file:
         if first == 1:
             log(file, 0, {"val-aux/arpo_verl/success/mean@1": 0.25})

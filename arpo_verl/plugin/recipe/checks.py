@@ -46,6 +46,7 @@ _MADE_HERE = {
     ".cache/policy": "python -m arpo_verl.policy embedded --out .cache/policy",
     ".cache/seeing": "python -m arpo_verl.policy seeing --out .cache/seeing",
 }
+_ADD_ARPO = "add `- arpo` after ppo_trainer to its defaults, or +plugin=arpo to the command line"
 # `ray start` writes here which cluster this machine is part of.
 RAY_CLUSTER_FILE = Path("/tmp/ray/ray_current_cluster")
 
@@ -108,6 +109,7 @@ def joins_cluster(config: DictConfig) -> bool:
 
 def _check_paths(config: DictConfig) -> None:
     """Require absolute paths on a running cluster: actors work where `ray start` ran, the driver in its own folder."""
+    require("run_dir" in config, "run_dir", "the run's folder", None, _ADD_ARPO)
     if not joins_cluster(config):
         return
     written = [(name, OmegaConf.select(config, name)) for name in _WRITTEN]
@@ -205,7 +207,7 @@ def _check_filter(config: DictConfig) -> None:
 
 
 def _section_of(cls: type[ConfigT], name: str, config: DictConfig) -> ConfigT:
-    require(name in config, f"the recipe's section `{name}`", "present", "no section", "add `- arpo` to its defaults")
+    require(name in config, f"the recipe's section `{name}`", "present", "no section", _ADD_ARPO)
     return build_config(cls, name, plain_section(name, config[name]))
 
 

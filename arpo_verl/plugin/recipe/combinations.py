@@ -100,7 +100,7 @@ PLUGIN_RULES = (
         "rollout.agent.default_agent_loop",
         {"rollout.agent.default_agent_loop": lambda name: name != "gui_agent"},
         "gui_agent: veRL's own agent loops cannot use a desktop",
-        "leave it out",
+        "leave it out, and let `- arpo` come after ppo_trainer in the defaults",
     ),
     Rule(
         "rollout.agent.agent_loop_manager_class",
