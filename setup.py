@@ -27,6 +27,8 @@ REQUIREMENTS = [
 ]
 
 EXTRAS = {
+    # What reads recipes: `arpo-verl doctor --recipe`, beside veRL's own files (`pip install --no-deps verl==0.9.1`).
+    "recipes": ["hydra-core", "omegaconf", "transformers==5.9.0"],
     # What one needs beside a GPU-less machine to run the stock trainer; the versions veRL 0.9.1 itself pins.
     "trainer": [
         "verl==0.9.1",

@@ -98,6 +98,20 @@ def install_extra(extra: str) -> str:
     return pip_install(*(packages or [f"{Path(__file__).parents[1]}[{extra}]"]))
 
 
+def require_recipe_reader() -> None:
+    """Refuse to compose a recipe without Hydra, and say how little is enough beside a wheel.
+
+    Raises:
+        MissingDependencyError: there is no Hydra.
+    """
+    if installed_version("hydra-core") is None and another_verl() is None:
+        verl_alone = pip_install(f"verl=={SUPPORTED_VERL[-1]}", options=["--no-deps"])
+        raise MissingDependencyError(
+            f"this needs hydra-core, which the extra `recipes` brings, and veRL's files; {install_extra('recipes')} && "
+            f"{verl_alone}"
+        )
+
+
 def explain_missing(module: str | None) -> str | None:
     """Explain in one sentence that a module could not be imported; return None if no extra brings it."""
     root = (module or "").partition(".")[0]

@@ -166,7 +166,6 @@ def test_the_wheel_alone_checks_this_machine_and_has_the_recipes(bare, tmp_path)
 @pytest.mark.parametrize(
     "command",
     [
-        "doctor --recipe embedded",
         "evaluate --endpoint http://127.0.0.1:1/v1 --tasks embedded --out OUT",
         "filter-tasks --recipe embedded --model MODEL --out OUT",
         "replay seed RUN --recipe RECIPE.yaml --out OUT",
@@ -176,6 +175,12 @@ def test_what_needs_more_than_the_wheel_names_one_extra_in_one_sentence(bare, tm
     done = run_alone([bare, *command.split()], tmp_path)
     needs = rf"arpo-verl: this needs \w+, which the extra `trainer` brings; {re.escape(install_extra('trainer'))}\n"
     assert done.returncode == 2 and re.fullmatch(needs, done.stderr), done
+
+
+def test_a_recipe_is_read_with_little_more_than_the_wheel(bare, tmp_path):
+    done = run_alone([bare, "doctor", "--recipe", "embedded"], tmp_path)
+    assert "this needs hydra-core, which the extra `recipes` brings, and veRL's files; " in done.stderr
+    assert done.stderr.endswith(f"; {install_extra('recipes')} && pip install --no-deps verl==0.9.1\n")
 
 
 @pytest.mark.parametrize("command", ["try calculator-to-dialog --expert", "fetch-vm", "vm check NO.qcow2"])

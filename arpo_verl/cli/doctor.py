@@ -64,7 +64,7 @@ def _check_recipe(args: argparse.Namespace) -> int:
 
     findings = check_recipe_fits(args.recipe, args.overrides, args.node_gb, args.gpu_gb)
     _print(findings)
-    return 1 if any(finding.required and not finding.ok for finding in findings) else 0
+    return _end(findings, "the recipe passes every check before a start")
 
 
 def _check_machine() -> int:
@@ -74,8 +74,13 @@ def _check_machine() -> int:
         found = check()
         _print(found)
         findings += found
+    return _end(findings, "everything required is here")
+
+
+def _end(findings: Sequence[Finding], good: str) -> int:
+    """Print how many checks failed, or `good`; return the exit status."""
     failed = [finding for finding in findings if finding.required and not finding.ok]
-    print(f"{len(failed)} of {len(findings)} checks failed" if failed else "everything required is here")
+    print(f"{len(failed)} of {len(findings)} checks failed" if failed else good)
     return 1 if failed else 0
 
 

@@ -51,7 +51,10 @@ class ImageGeometry:
 
     def image_size(self, screen: Size) -> Size:
         """Return the size to which a screenshot of size `screen` is resized: the model's coordinates refer to it."""
-        from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+        try:  # without torch
+            from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+        except ImportError:  # before Transformers 5
+            from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
         limits = {"min_pixels": self.min_pixels, "max_pixels": self.max_pixels}
         height, width = smart_resize(screen.height, screen.width, factor=self.factor, **limits)

@@ -183,7 +183,7 @@ def test_a_recipe_is_estimated_and_what_does_not_fit_is_shown(capsys, model_path
     assert "in a GPU of 24 GB" in printed
     assert main(["doctor", "--recipe", "embedded", f"actor_rollout_ref.model.path={model_path}"]) == 0
     printed = capsys.readouterr().out
-    assert "364 x 252 pixels, 117 tokens" in printed and "[ok  ] recipe: passes every check" in printed
+    assert "364 x 252 pixels, 117 tokens" in printed and "the recipe passes every check" in printed
 
 
 def test_a_recipe_that_cannot_be_estimated_is_reported(capsys, tmp_path):

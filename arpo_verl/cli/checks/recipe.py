@@ -9,7 +9,9 @@ from arpo_verl.cli.checks.finding import Finding
 from arpo_verl.cli.checks.packages import check_recipe_packages
 from arpo_verl.cli.composing import compose_named
 from arpo_verl.config import Problems
+from arpo_verl.errors import MissingDependencyError
 from arpo_verl.footprint import Footprint
+from arpo_verl.versions import explain_missing, require_recipe_reader
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -29,6 +31,7 @@ def check_recipe_fits(
     Raises:
         ConfigError: there is no such recipe, or it does not compose.
     """
+    require_recipe_reader()
     from arpo_verl.plugin.recipe.footprint import describe_schedule, estimate_recipe
     from arpo_verl.plugin.recipe.values import is_given
 
@@ -43,6 +46,9 @@ def check_recipe_fits(
             estimate_recipe(config, memory_bytes=_bytes(node_gb), gpu_bytes=_bytes(gpu_gb)),
             describe_schedule(config),
         )
+    except MissingDependencyError as error:  # a model's official prompt
+        what, _, remedy = str(error).partition("; ")
+        findings.append(Finding("figures", False, what, remedy))
     except Exception:  # a wrong value, such as a null or a 0 in an unusual place
         findings.append(Finding("figures", False, "cannot be estimated", "correct first what is refused below"))
     else:
@@ -53,9 +59,12 @@ def check_recipe_fits(
 
 
 def _refusals(config: DictConfig) -> list[Finding]:
-    """Return what the trainer would refuse, or one finding that it refuses nothing."""
-    from arpo_verl.plugin.recipe.checks import check_recipe
-
+    """Return what the trainer would refuse."""
+    try:
+        from arpo_verl.plugin.recipe.checks import check_recipe
+    except ModuleNotFoundError as error:  # the figures above need less
+        what, _, remedy = (explain_missing(error.name) or str(error)).partition("; ")
+        return [Finding("checks before a start", False, f"left out: {what}", remedy)]
     problems = Problems()
     try:
         with problems.gather():
@@ -63,8 +72,7 @@ def _refusals(config: DictConfig) -> list[Finding]:
     except Exception as error:
         return [Finding("recipe", False, f"cannot be checked ({error!r})", "look for a 0, a null or a typo")]
     told = [str(error).partition("; ") for error in problems.errors]
-    refused = [Finding("refused at its start", False, what, remedy) for what, _, remedy in told]
-    return refused or [Finding("recipe", True, "passes every check before a start")]
+    return [Finding("refused at its start", False, what, remedy) for what, _, remedy in told]
 
 
 def _doubtful_names(config: DictConfig) -> list[Finding]:

@@ -59,10 +59,9 @@ def model_folder(path: str) -> Path | None:
         return folder
     try:
         from huggingface_hub import try_to_load_from_cache
-        from huggingface_hub.errors import HFValidationError
 
         cached = try_to_load_from_cache(path, "config.json")
-    except (ImportError, HFValidationError):
+    except (ImportError, ValueError):  # HFValidationError is a ValueError
         return None
     return Path(cached).parent if isinstance(cached, str) else None
 
@@ -304,13 +303,14 @@ def _episodes_validated(config: DictConfig) -> int:
 
 def _geometry(config: DictConfig, model: Model) -> ImageGeometry:
     """Return how images are resized: by the processor's settings if they are here, else by Transformers' defaults."""
-    from transformers import Qwen2VLImageProcessor
+    # The one that needs no torch, for a machine that only reads recipes.
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     settings = _processor_settings(model_folder(str(config.actor_rollout_ref.model.path)))
     limits = {name: settings[name] for name in ("min_pixels", "max_pixels") if settings.get(name) is not None}
     # A copy, since Transformers writes min_pixels and max_pixels into `size`, and would change its own defaults.
-    limits["size"] = dict(settings.get("size") or Qwen2VLImageProcessor.size)
-    processor = Qwen2VLImageProcessor(patch_size=model.patch_size, merge_size=model.merge_size, **limits)
+    limits["size"] = dict(settings.get("size") or Qwen2VLImageProcessorPil.size)
+    processor = Qwen2VLImageProcessorPil(patch_size=model.patch_size, merge_size=model.merge_size, **limits)
     kwargs = plain_section("data.mm_processor_kwargs", config.data.get("mm_processor_kwargs") or {})
     return ImageGeometry.from_processor(SimpleNamespace(image_processor=processor), kwargs)
 
