@@ -12,15 +12,17 @@ import re
 import runpy
 import shlex
 import sys
+import tempfile
 import tomllib
 import zlib
+from pathlib import Path
 
 import pytest
 import yaml
 from migration.reference_run import write_run
 from omegaconf import OmegaConf
 from support import ROOT, documents
-from support.composed import compose_recipe
+from support.composed import compose_in, compose_recipe
 from support.pictures import png
 from support.replay_trajectories import stored
 from support.viewer_run import ViewerRun
@@ -31,6 +33,10 @@ from arpo_verl.desktop import packages
 from arpo_verl.easyr1.settings import read_config
 from arpo_verl.errors import ActionParseError
 from arpo_verl.models.family import load_family
+from arpo_verl.plugin.recipe.combinations import RULES
+from arpo_verl.plugin.recipe.footprint import model_shape
+from arpo_verl.plugin.recipe.rules import Recipe, check_rules
+from arpo_verl.plugin.recipe.values import check_by_verl
 from arpo_verl.records import layout
 from arpo_verl.replay.store.persistence import Fingerprint, save_store
 from arpo_verl.replay.store.success_store import SuccessStore
@@ -164,11 +170,27 @@ def check_arpo_verl(args):
 
 def check_trainer(words):
     parser = argparse.ArgumentParser()
-    parser.add_argument("--config-dir", choices=["recipes", "$(arpo-verl recipes)"])
+    parser.add_argument("--config-dir", choices=["recipes", "$(arpo-verl recipes)", "my_configs"])
     parser.add_argument("--config-name", default="osworld_full")  # where `...` stands for it
     parser.add_argument("overrides", nargs="*")
     args = parser.parse_args(words)
-    check_recipe(args.config_name, args.overrides)
+    if args.config_dir == "my_configs" or "+plugin=arpo" in words:
+        (mine,) = documents.code("docs/recipes.md", "yaml")
+        check_own_configuration(mine, args)
+    else:
+        check_recipe(args.config_name, args.overrides)
+
+
+def check_own_configuration(text, args):
+    """It composes without our folder, gets all of `arpo`, and veRL and our rules refuse nothing but absent files."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "mine.yaml").write_text(text)
+        name = args.config_name if args.config_dir else "ppo_trainer"
+        config = compose_in(folder, name, *args.overrides, hydra=True)
+    assert "arpo_verl" in config.hydra.callbacks and config.algorithm.adv_estimator == "replay_grpo"
+    if args.config_dir:
+        check_by_verl(config)
+        check_rules(RULES, Recipe(config, model_shape(config.actor_rollout_ref.model.path)))
 
 
 def check_recipe(name, overrides):
@@ -260,7 +282,7 @@ def test_python_that_no_other_test_runs(tmp_path):
 @pytest.mark.parametrize("page", documents.PAGES)
 def test_yaml_and_toml_name_options_that_exist(page):
     for code in documents.code(page, "yaml"):
-        for section, options in yaml.safe_load(code).items():
+        for section, options in yaml.safe_load(code).items() if "defaults:" not in code else ():
             if section in documents.OPTIONS:
                 assert set(options) <= documents.OPTIONS[section]
             else:  # one option of veRL's or vLLM's, which a recipe has
