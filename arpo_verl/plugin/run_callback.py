@@ -21,7 +21,7 @@ from arpo_verl.plugin.recipe.checks import check_recipe, joins_cluster
 from arpo_verl.plugin.recipe.footprint import describe_schedule, estimate_recipe, training_steps
 from arpo_verl.plugin.recipe.resuming import describe_resume
 from arpo_verl.plugin.recipe.values import doubtful_names
-from arpo_verl.plugin.trainer_state import RUN_VARIABLE
+from arpo_verl.plugin.trainer_state import RUN_DIR_VARIABLE
 from arpo_verl.records.layout import LATEST_CHECKPOINT, METRICS_FILE
 from arpo_verl.records.metrics import keep_earlier_metrics
 from arpo_verl.records.run_lock import hold_run
@@ -78,8 +78,8 @@ class RunCallback(Callback):
         # veRL's loggers read their paths from the environment.
         os.environ["VERL_FILE_LOGGER_PATH"] = str(run_dir / METRICS_FILE)
         os.environ.setdefault("TENSORBOARD_DIR", str(run_dir / "tensorboard"))
-        os.environ[RUN_VARIABLE] = str(run_dir)
-        hand_to_ray_workers("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR", "VERL_PLATFORM", RUN_VARIABLE)
+        os.environ[RUN_DIR_VARIABLE] = str(run_dir)
+        hand_to_ray_workers("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR", "VERL_PLATFORM", RUN_DIR_VARIABLE)
         print(f"watch it: arpo-verl view {run_dir}", flush=True)
         # Both last: Hydra turns an error here into a warning.
         total_steps = count_steps(config)

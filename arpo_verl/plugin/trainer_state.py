@@ -34,7 +34,7 @@ from arpo_verl.tasks.frontier import Frontier
 logger = logging.getLogger(__name__)
 
 SAMPLER_SECTION = "trainer.v1.sampler.sampler_kwargs"
-RUN_VARIABLE = "ARPO_VERL_RUN"
+RUN_DIR_VARIABLE = "ARPO_VERL_RUN_DIR"
 """Environment variable of a run's processes with the run's folder; `RunCallback` sets it."""
 _WITHOUT_CALLBACK = (
     "this run has no arpo_verl.plugin.run_callback.RunCallback: nothing checked it before its start, and it has no run "
@@ -224,7 +224,7 @@ def trainer_state(section: object) -> TrainerState:
     recipe: Any = section._get_root()
     if recipe is not _latest.recipe:
         _latest = TrainerState(recipe)
-        if RUN_VARIABLE not in os.environ:
+        if RUN_DIR_VARIABLE not in os.environ:
             logger.warning(_WITHOUT_CALLBACK)
     return _latest
 

@@ -174,7 +174,7 @@ def test_beside_easyr1_it_says_what_its_door_has_and_lacks(monkeypatch, transfor
     assert all(finding.ok for finding in packages.check_registrations())
 
 
-def test_a_recipe_is_estimated_and_what_does_not_fit_is_shown(capsys, model_path):
+def test_a_recipe_is_estimated_and_what_does_not_fit_is_shown(capsys, model_path, monkeypatch):
     assert main(["doctor", "--recipe", "osworld_full", "+policy=qwen3_vl", "--node-gb", "400", "--gpu-gb", "24"]) == 1
     printed = capsys.readouterr().out
     assert "osworld_full_qwen3_vl with Qwen/Qwen3-VL-8B-Instruct (8.77 B parameters)" in printed
@@ -184,6 +184,9 @@ def test_a_recipe_is_estimated_and_what_does_not_fit_is_shown(capsys, model_path
     assert main(["doctor", "--recipe", "embedded", f"actor_rollout_ref.model.path={model_path}"]) == 0
     printed = capsys.readouterr().out
     assert "364 x 252 pixels, 117 tokens" in printed and "the recipe passes every check" in printed
+    monkeypatch.setattr(packages, "installed_version", {}.get)
+    assert main(["doctor", "--recipe", "embedded", f"actor_rollout_ref.model.path={model_path}"]) == 1
+    assert capsys.readouterr().out.endswith("\n1 of 1 checks failed\n"), "nothing passes below a failure"
 
 
 def test_a_recipe_that_cannot_be_estimated_is_reported(capsys, tmp_path):

@@ -39,13 +39,13 @@ def test_the_state_reads_each_option_where_the_recipe_has_it():
 
 
 def test_a_run_of_single_parts_needs_no_sections_and_says_what_it_lacks(caplog, monkeypatch):
-    monkeypatch.delenv("ARPO_VERL_RUN", raising=False)
+    monkeypatch.delenv("ARPO_VERL_RUN_DIR", raising=False)
     state = trainer_state(OmegaConf.create({"algorithm": {}}).algorithm)
     assert state.environment is None and state.agent.recorded_in is None and state.filter_groups == {}
     assert state.replay.enable
     assert "nothing checked it before its start, and it has no run folder" in caplog.text
     caplog.clear()
-    monkeypatch.setenv("ARPO_VERL_RUN", "runs/mine")
+    monkeypatch.setenv("ARPO_VERL_RUN_DIR", "runs/mine")
     trainer_state(OmegaConf.create({"algorithm": {}}))
     assert not caplog.records
     with pytest.raises(ConfigError, match="must be a section of the recipe, got None"):

@@ -43,9 +43,9 @@ def values(shipped, seeds) -> list[str]:
     return [*VALUES, *files, f"actor_rollout_ref.model.path={shipped}", f"replay.seed_from={seeds}"]
 
 
-def train(folder, *arguments: str) -> str:
+def train(folder, *arguments: str, **variables: str) -> str:
     command = [sys.executable, "-m", "verl.trainer.main_ppo", *arguments]
-    environment = {**os.environ, "VERL_PLATFORM": "cpu", "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl")}
+    environment = {**os.environ, "VERL_PLATFORM": "cpu", **variables}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1800)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
     return done.stdout + done.stderr
@@ -69,6 +69,7 @@ def test_arpo_in_the_defaults_of_a_users_own_config_is_all_it_takes(values, tmp_
 
 
 def test_the_plugins_alone_train_from_the_command_line_and_the_run_says_what_it_lacks(values, tmp_path):
-    printed = train(tmp_path, *PLUGINS, *(f"++{value}" for value in values), "trainer.logger=[console,file]")
+    words = [*PLUGINS, *(f"++{value}" for value in values), "trainer.logger=[console,file]"]
+    printed = train(tmp_path, *words, ARPO_VERL_RUN="1", VERL_FILE_LOGGER_PATH=str(tmp_path / "metrics.jsonl"))
     assert_trained(tmp_path)
     assert printed.count("nothing checked it before its start, and it has no run folder") == 1
