@@ -12,7 +12,7 @@ import yaml
 from arpo_verl.migration.keys import KEYS, RENAMED, find_key
 from arpo_verl.migration.rules import MISSING, apply_rules
 from arpo_verl.migration.settings import Settings
-from arpo_verl.migration.shell.values import shorten
+from arpo_verl.migration.shell import shorten
 from arpo_verl.untrusted import printable
 
 BASE = "osworld_full"

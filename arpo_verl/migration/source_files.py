@@ -13,10 +13,10 @@ from arpo_verl.config import require
 from arpo_verl.errors import ConfigError
 from arpo_verl.migration.keys import find_key
 from arpo_verl.migration.script import MAX_BYTES, Unreadable
-from arpo_verl.migration.shell.arithmetic import MOST
 from arpo_verl.untrusted import read_text as read_file
 
 MAX_DEPTH = 8
+MOST = 2**63
 
 
 def find_config(name: str | Unreadable | None, script: Path) -> Path | None:
