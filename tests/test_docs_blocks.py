@@ -67,6 +67,7 @@ NOT_TYPED = {
     "huggingface-cli download ": "needs the internet",
     "mkdir -p bundles && tar ": "needs the data set; tests/environments/osworld/test_bundles.py has a bundle of ours",
     "git clone ": "needs the internet",
+    "git show ": "tests/models/test_own_family.py",
     "export ": "sets a variable for the next line",
     "VM=": "sets a variable for the next lines",
     "trap ": "needs Slurm; tests/trainer/test_preempted.py makes the same file",

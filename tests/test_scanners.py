@@ -81,10 +81,6 @@ OPENINGS = {
         '<tool_call>{"name": "computer_use", "arguments": {"action": "key", "keys": ["',
         '<tool_call>{"name": "computer_use", "arguments": {"action": "scroll", "pixels": ',
     ],
-    "opencua": [
-        *("", "## Action:\nI do it.\n```python\n", "```pyautogui.press(keys=[", "```pyautogui.write('"),
-        *('```pyautogui.write("""', "## Thought:\n", "```pyautogui.click(", "```#"),
-    ],
 }
 UNITS = {
     "ui_tars_15": [
@@ -98,16 +94,10 @@ UNITS = {
         *("1e9", "1.", "-", '","', '","a', '","-', "]}},{", "a ", "a+", "<tool_call>", "<tool_call>{", "</think>"),
         *('\n{"name"', '\n{"name":', "\n{", '{"name":"computer_use","arguments":{}}', "\u2697", "\u2697 ", "\ud800"),
     ],
-    "opencua": [
-        *("'", '"', "\\", "\\'", "\\d", "\\N{a}", "\n", "\r\n", " ", "#", "''", "'''", "'a'", "'a',", "r'a'", "f'"),
-        *("##", "\n##", "\n## Action:\na", "```", "(", "a(", "a.", "a;", "a=", "-", "not ", "lambda:", "[", "1,"),
-        *("pyautogui.press('a');", "'a'#\n", "#'\n", "pyautogui.press('", "9", "1e9", "0x", "\0", "\ud800", "\u00e9"),
-    ],
 }
 ENDS = {
     "ui_tars_15": ["", "')\n"],
     "qwen3_vl": ["", '"}}', '"]}}</tool_call>', "}}", "!"],
-    "opencua": ["", "```", "'```", "')```", '""")```', "],presses=100)```"],
 }
 
 

@@ -1,5 +1,6 @@
 """`arpo-verl evaluate` from its command line."""
 
+import dataclasses
 import json
 
 import pytest
@@ -8,6 +9,7 @@ from arpo_verl.cli.main import build_parser, main
 from arpo_verl.cli.playing import read_playing
 from arpo_verl.cli.policies import geometry, open_policy
 from arpo_verl.errors import ConfigError
+from arpo_verl.models import small
 from arpo_verl.models.family import load_family
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.tasks.loader import EMBEDDED_DIR
@@ -64,12 +66,21 @@ def test_the_models_own_processor_says_so_itself(model_path, policy):
     assert geometry(arguments.processor, read_playing(arguments)) == ImageGeometry.from_processor(policy[1])
 
 
-def test_a_model_that_transformers_does_not_know_is_played_over_a_server_alone(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "opencua"}')
+def test_a_model_that_transformers_does_not_know_is_played_over_a_server_alone(tmp_path, monkeypatch):
+    only = dataclasses.replace(load_family("small"), evaluated_only="transformers does not know it")
+    monkeypatch.setattr(small, "ONLY", only, raising=False)
+    (tmp_path / "config.json").write_text('{"model_type": "other"}')
     (tmp_path / "model.safetensors").touch()
-    options = ["--model", str(tmp_path), "--engine", "transformers", "--agent", "model_family=opencua"]
+    options = [
+        "--model",
+        str(tmp_path),
+        "--engine",
+        "transformers",
+        "--agent",
+        "model_family=arpo_verl.models.small:ONLY",
+    ]
     arguments = build_parser("evaluate").parse_args(["evaluate", "--out", "e", *FAKE, *options])
-    with pytest.raises(ConfigError, match="model_family=opencua works only with `arpo-verl evaluate` and a server"):
+    with pytest.raises(ConfigError, match="ONLY works only with `arpo-verl evaluate` and a server"):
         with open_policy(arguments, read_playing(arguments), tmp_path / "e"):
             pass
 

@@ -249,10 +249,10 @@ WRONG_RECIPES = {
         "algorithm.filter_groups.metric=null environment.screen_size=[1280,720] +gui_agent.model_family=opencua": (
             "replay.correction was removed: our study found no difference from the default",
             "environment.screen_size must be [1920, 1080] with OSWorld's own machine, got [1280, 720]; set it so, or give",
+            "gui_agent.model_family=opencua was removed: it cannot be trained",
             "trainer.v1.sampler.custom_sampler.name must be ReplaySamplerAsync with trainer.v1.trainer_mode=separate_async",
             "actor_rollout_ref.actor.fsdp_config.param_offload must be false with trainer_mode=separate_async and several",
             "algorithm.filter_groups.metric must be the name of a reward, such as `reward`, got None",
-            "gui_agent.model_family=opencua works only with `arpo-verl evaluate` and a server: transformers and veRL do not",
         )
     },
     "osworld_subset32": {

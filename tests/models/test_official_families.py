@@ -78,89 +78,6 @@ def owl_cases():
         yield Case("not in the tool", reply(0, **arguments))
 
 
-def opencua_cases():
-    """Replies with each function of pyautogui and `computer` that the code may call, and ways to write them."""
-    rng = random.Random(9)
-
-    def place():
-        return rng.randint(700, 1900), rng.randint(400, 1070)
-
-    def case(kind, number, code, language="python", action="I do it."):
-        thought = "" if number % 3 == 0 else f"## Thought:\n{THOUGHTS[number % len(THOUGHTS)].replace('#', '')}\n\n"
-        step = f"# Step {number}:\n" if number % 2 else ""
-        said = f"## Action:\n{action}\n\n" if action else ""
-        return Case(kind, f"{step}{thought}{said}## Code:\n```{language}\n{code}\n```")
-
-    clicks = ("click", "rightClick", "middleClick", "doubleClick", "tripleClick")
-    for number in range(8):
-        (x, y), (u, v) = place(), place()
-        for name in (*clicks, "moveTo"):
-            yield case("a pointer's action", number, f"pyautogui.{name}(x={x}, y={y})")
-            yield case("a pointer's action", number, f"pyautogui.{name}({x}, {y})")
-        for how in ("button='right'", "clicks=2", "clicks=3, interval=0.1", "clicks=2, button='middle', duration=0.2"):
-            yield case("a pointer's action", number, f"pyautogui.click(x={x}, y={y}, {how})")
-        yield case("a pointer's action", number, f"# there\npyautogui.click({x}.5, {y})  # it's that")
-        drag = f"pyautogui.moveTo({x}, {y})\npyautogui.dragTo({u}, {v}, button='left')"
-        yield case("a drag", number, drag)
-        yield case("a drag with a duration and a button", number, drag.replace("button=", "duration=0.5, button="))
-        yield case("a point in fractions", number, f"pyautogui.click(x=0.{x // 4 + 500}, y=0.{y // 4 + 600})")
-        yield case("a point outside of the image", number, f"pyautogui.click(x={x + 1300}, y={y})")
-        for name in ("scroll", "vscroll", "hscroll"):
-            yield case("a scroll", number, f"pyautogui.{name}({number - 9})")
-            yield case("a scroll", number, f"pyautogui.{name}(clicks={number + 1}, x={x}, y={y})")
-        yield case("a scroll at a point by an amount without a name", number, f"pyautogui.scroll(-5, x={x}, y={y})")
-        code = f"pyautogui.click({x}, {y})\npyautogui.write('f(x)')"
-        yield case("a bracket in typed text beside a click", number, code)
-        yield case("several actions", number, f"pyautogui.click({x}, {y}); pyautogui.press('enter')")
-        yield case("wait", number, f"computer.wait({number})", language="code")
-        yield case("an action before an end", number, f"pyautogui.click({x}, {y})\ncomputer.wait()")
-    for number, key in enumerate(("enter", "tab", "f5", "a", "esc", " ", "+")):
-        yield case("keys", number, f"import pyautogui\npyautogui.press({key!r})")
-        yield case("keys", number, f"pyautogui.press({key!r}, presses={number + 1}, interval=0.1)")
-        yield case("keys", number, f"pyautogui.press([{key!r}, 'up', 'up'])")
-    for number, keys in enumerate((["ctrl", "c"], ["ctrl", "shift", "t"], ["alt", "f4"])):
-        yield case("keys", number, f"pyautogui.hotkey({', '.join(map(repr, keys))})")
-        yield case("keys", number, f"pyautogui.hotkey({keys})")
-        yield case("keydown, keyup", number, f"pyautogui.keyDown({keys[0]!r})\npyautogui.keyUp({keys[0]!r})")
-    for number, word in enumerate((*WORDS, "it's", 'say "hi"', "a\nb", "C:\\temp", "\u00e9\u4e2d", "a, b)", "  x ")):
-        yield case("typed text", number, f"pyautogui.write({word!r})")
-        yield case("typed text", number, f"pyautogui.typewrite(message={word!r}, interval=0.05)", language="")
-        yield case("typed text", number, f'import pyautogui\npyautogui.write("""{word} .""")'.replace("\\", "\\\\"))
-    for keys in KEY_NOTATIONS:
-        yield case("another notation of keys", 1, f"pyautogui.press({keys!r})")
-    for number, status in enumerate(("success", "failure")):
-        yield case("an end", number, f"computer.terminate(status='{status}')", language="code", action="")
-        yield case("an end", number, f'computer.terminate("{status}", answer="""4 2""")', language="code")
-    for answer in ("a failure", "it failed"):
-        yield case("an answer with the word fail", 1, f"computer.terminate(status='success', answer='{answer}')")
-        yield case("an end's name in typed text", 1, f"pyautogui.write('computer.wait() {answer}')")
-    for end in ("computer.wait", '{"name": "computer.terminate", "parameters": {"status": "success"}}'):
-        yield case("an end that is no call", 1, end)
-    beyond = ("for _ in range(2): pyautogui.press('tab')", "x = 900\npyautogui.press('tab')")
-    for number, code in enumerate((*beyond, "pyautogui.write('a' + 'b')", "pyautogui.write(f'{1}')")):
-        yield case("Python beyond calls", number, code)
-        yield case("time.sleep", number, f"import time\ntime.sleep({number + 1})")
-    for number, key in enumerate(("Return", "Ctrl", "page down", "control", "ArrowLeft", "super")):
-        yield case("names of keys", number, f"pyautogui.press({key!r})")
-        yield case("more than 8 actions", number, "pyautogui.press('a')\n" * (9 + number))
-        whole = case("text around", number, "pyautogui.press('a')")
-        yield whole._replace(text=whole.text.replace("## Code", "```\nno\n```\n## Code") + "\nThen I look at it.")
-        yield case("no action", number, "pyautogui.press('a')", action="")
-        yield case("no action", number, "computer.wait()", action="")
-    for code in ("", "pyautogui", "pyautogui.fly()", "pyautogui.click(", "fly()", "pyautogui.press(key='a')"):
-        yield case("not in the grammar", 3, code)
-    for code in (
-        "pyautogui.click(1, 2, 3, 4, 5, 6, 7, 8, 9)",
-        "pyautogui.click(1, 2, keys='ctrl')",
-        "computer.terminate()",
-    ):
-        yield case("not in the grammar", 3, code)
-    for text in ("", "I cannot help.", "## Action:\nI do it.", "## Action:\nI do it.\n```python\npyautogui.press('a')"):
-        yield Case("no code", text)
-    yield case("control characters", 1, r"pyautogui.write('a\x07b')")
-    yield case("a reply of more than 40,000 characters", 1, f"pyautogui.write('{'a' * 40_000}')")
-
-
 def kinds_of(family, cases):
     for case in cases:
         pointless = re.search(r"scroll\(direction='(up|down|Up|DOWN|scroll down|page up)'", case.text)
@@ -174,17 +91,7 @@ def ours(family, text):
     except ActionError:
         return NOTHING
     events = [event for event in map(event_of, reply.actions) if event != ("text", "")]
-    return (one_by_one(events) if family == "opencua" else events) or NOTHING
-
-
-def one_by_one(events):
-    """A key that is pressed several times as so many events, as `pyautogui.press` says it."""
-    repeated = (event[0] == "keys" and len(set(event)) == 2 for event in events)
-    return [
-        one
-        for event, again in zip(events, repeated, strict=True)
-        for one in ([event[:2]] * (len(event) - 1) if again else [event])
-    ]
+    return events or NOTHING
 
 
 @pytest.fixture(scope="module")
@@ -201,12 +108,7 @@ def theirs():
         "gui_owl": lambda text: modules["gui_owl"].parse_action_fncall(text, None, *size),
     }
 
-    opencua = official_module("opencua.opencua_agent").parse_response_to_cot_and_action
-
     def call(family, text):
-        if family == "opencua":
-            said, codes, _ = opencua(text, SCREEN, "qwen25")
-            return NOTHING if "<Error>" in said else events_of(codes, press_is_text=False)
         codes = []
         try:
             for parsed in parsers[family](text):
@@ -221,7 +123,7 @@ def theirs():
     return call
 
 
-CASES = {"ui_tars_10": ui_tars_cases, "ui_tars_2": ui_tars_cases, "gui_owl": owl_cases, "opencua": opencua_cases}
+CASES = {"ui_tars_10": ui_tars_cases, "ui_tars_2": ui_tars_cases, "gui_owl": owl_cases}
 
 
 @pytest.mark.parametrize("family", CASES)

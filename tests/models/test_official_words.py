@@ -165,46 +165,6 @@ def test_gui_owl_is_asked_as_its_agent_asks(policy, tmp_path, monkeypatch):
 
 
 @needs_words
-def test_opencua_is_asked_over_a_server_as_its_agent_asks():
-    """A window of three screenshots; of replies before and between them, what they say that they do."""
-    pytest.importorskip("torchvision")
-    from support.official_agents import number_of, sent_messages
-
-    from arpo_verl.evaluation.endpoint import EndpointPolicy, ServedModel
-    from arpo_verl.evaluation.policy import Sampling
-    from arpo_verl.evaluation.results import Trial
-    from arpo_verl.rollout.vision import ImageGeometry
-
-    code = "## Code:\n```python\npyautogui.press('a')\n```"
-    replies = [f"# Step {n}:\n## Thought:\nHm.\n\n## Action:\nPress {{a}} again.\n\n{code}" for n in range(1, 7)]
-    replies[2] = f"## Action:\nPress it\nonce.\n{code}"
-    asked = []
-
-    class Server:
-        shown, url = str, "a server"
-
-        async def reply(self, body):
-            asked.append(body["messages"])
-            message = {"role": "assistant", "content": replies[len(asked) - 1]}
-            return {"choices": [{"message": message, "finish_reason": "stop"}], "usage": {}}
-
-    config, screen = GuiAgentConfig(max_steps=6, model_family="opencua"), Size(640, 480)
-    policy = EndpointPolicy(Server(), ServedModel("m"), ImageGeometry(*config.family.image))
-    conversation = policy.conversation(config, Sampling(), Trial("t", 0, 6))
-    conversation.open(Task("t", "Press {it}.", {}), screen)
-    images = []
-    for number in range(6):
-        images.append(Image.new("RGB", screen, (number, 0, 0)))
-        asyncio.run(conversation.reply(images))
-        assert conversation.show(screen) is None
-    theirs = sent_messages("opencua", "Press {it}.", replies)
-    for ours, official in zip(asked, theirs, strict=True):
-        shown, expected = (render(sent, lambda part: f"<image {number_of(part)}>") for sent in (ours, official))
-        assert shown == expected
-    assert [str(ours).count("data:image") for ours in asked] == [1, 2, 3, 3, 3, 3]
-
-
-@needs_words
 @pytest.mark.parametrize("kind", ["qwen25_vl", "qwen3_vl"])
 @pytest.mark.parametrize(
     "said",

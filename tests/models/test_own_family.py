@@ -1,17 +1,20 @@
 """The family of docs/model-families.md: the page's own code, played through veRL's agent loop."""
 
 import ast
+import dataclasses
 import importlib
+import os
+import subprocess
 import sys
 
 import pytest
-from support import documents
+from support import ROOT, documents, needs_words
 from support.composed import compose_recipe
 from support.fake_pool import FakePool
 from support.loop_harness import ScriptedEngine, play, recipe
 
 from arpo_verl.errors import ActionParseError, ConfigError
-from arpo_verl.models.family import load_family
+from arpo_verl.models.family import check_trainable, load_family
 from arpo_verl.plugin.recipe.checks import check_recipe
 from arpo_verl.replay.fingerprint import model_fingerprint
 from arpo_verl.rollout.config import GuiAgentConfig
@@ -82,7 +85,7 @@ def test_a_store_of_another_family_is_none_of_its_own(policy, family):
 
 
 def test_the_pages_command_composes_and_a_model_of_another_type_is_refused(family, model_path):
-    (command,) = documents.commands("docs/model-families.md")
+    command = documents.commands("docs/model-families.md")[0]
     name, override = command.split()[3:]
     model = f"actor_rollout_ref.model.path={model_path}"
     config = compose_recipe(name, override, model)
@@ -91,3 +94,43 @@ def test_the_pages_command_composes_and_a_model_of_another_type_is_refused(famil
     config = compose_recipe(name, "gui_agent.model_family=qwen3_vl", model)
     with pytest.raises(ConfigError, match="is for models of type qwen3_vl or .*, but .* the model_type qwen2_5_vl"):
         check_recipe(config)
+
+
+def test_a_family_may_show_replies_otherwise_and_is_then_only_evaluated(family, monkeypatch):
+    """Its own `conversation` makes the messages for a server."""
+
+    def conversation(instruction, language, replies, first):
+        return [{"role": "user", "content": f"{instruction} {language} {[said.lower() for said in replies]} {first}"}]
+
+    other = dataclasses.replace(family, conversation=conversation, evaluated_only="nothing can train it")
+    assert other.messages("Go.", "", ["WAIT", "DONE"], 1) == conversation("Go.", "", ["WAIT", "DONE"], 1)
+    monkeypatch.setattr(sys.modules["line_family"], "FAMILY", other)
+    load_family.cache_clear()
+    with pytest.raises(ConfigError, match="works only with `arpo-verl evaluate` and a server: nothing can train it"):
+        check_trainable(NAME)
+
+
+def test_a_family_that_went_is_refused_with_the_page_that_brings_it():
+    with pytest.raises(ConfigError, match="opencua was removed: .* docs/model-families.md shows how to bring it"):
+        load_family("opencua")
+
+
+@needs_words
+def test_opencua_works_as_a_family_of_ones_own(tmp_path, monkeypatch):
+    """As the page brings it, from the last commit that had it."""
+    shows = [line for line in documents.commands("docs/model-families.md") if line.startswith("git show ")]
+    environment = {**os.environ, "GIT_DIR": str(ROOT / ".git")}
+    commit = shows[0].split()[2].partition(":")[0]
+    if subprocess.run(["git", "cat-file", "-e", commit], env=environment, cwd=tmp_path, check=False).returncode:
+        pytest.skip("the checkout has no history")
+    for line in shows:
+        subprocess.run(["bash", "-c", line], env=environment, cwd=tmp_path, check=True)
+    monkeypatch.syspath_prepend(tmp_path)
+    opencua = load_family("opencua_family:FAMILY")
+    said = "## Action:\nClick it.\n\n## Code:\n```python\npyautogui.click(x=322, y=238)\n```"
+    assert opencua.read(said, IMAGE, SCREEN).actions == (Click(Point(320, 240)),)
+    asked = opencua.messages("Press it.", "", [said, said], 1)
+    assert [message["role"] for message in asked] == ["system", "assistant", "user", "assistant", "user"]
+    assert "Click it." in str(asked[1]) and "pyautogui" not in str(asked[1])
+    with pytest.raises(ConfigError, match="works only with `arpo-verl evaluate` and a server"):
+        check_trainable("opencua_family:FAMILY")

@@ -135,21 +135,6 @@ def owl_agent(replies: list[str], sent: list[Any]) -> Any:
     return agent
 
 
-def _opencua_agent(replies: list[str], sent: list[Any]) -> Any:
-    """OpenCUA's agent as its runner configures it by default, on a machine of OSWorld's."""
-    module, remaining = official_module("opencua.opencua_agent"), list(replies)
-    options = {"history_type": "action_history", "coordinate_type": "qwen25", "screen_size": SCREEN}
-    agent = module.OpenCUAAgent("model", max_steps=100, password="password", **options)
-    agent.reset(QUIET)
-
-    def call_llm(payload: dict[str, Any], model: str) -> str:
-        sent.append(payload["messages"])
-        return remaining.pop(0)
-
-    agent.call_llm = call_llm
-    return agent
-
-
 def qwen_agent(kind: str) -> Any:
     """Qwen's agent as it is by default, which has been reset as its runner does."""
     module_name, class_name = QWEN[kind]
@@ -160,7 +145,6 @@ def qwen_agent(kind: str) -> Any:
 
 _BY_CLIENT = {
     "gui_owl": owl_agent,
-    "opencua": _opencua_agent,
     "ui_tars_10": _ui_tars_10_agent,
     "ui_tars_2": _ui_tars_2_agent,
 }

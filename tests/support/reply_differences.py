@@ -194,41 +194,5 @@ FURTHER = {
             "nothing of a reply is code",
         ),
     ],
-    "opencua": [
-        Difference(
-            "Python beyond calls",
-            "the guest runs it",
-            "malformed",
-            "nothing of a reply is code: we read single calls alone",
-        ),
-        Difference("time.sleep", "the guest sleeps so long", "`WAIT`", "how long is the environment's to decide"),
-        Difference("an end that is no call", "done", "malformed", "it is not in the prompt"),
-        Difference("an end's name in typed text", "`WAIT`, or the end", "the text", "the reply says so"),
-        Difference("an answer with the word fail", "`FAIL`", "`DONE`, with the answer", "its status is `success`"),
-        Difference(
-            "a drag with a duration and a button",
-            "the button becomes pyautogui's `tween`, and the code breaks",
-            "done",
-            "the call is plain to read",
-        ),
-        Difference(
-            "a scroll at a point by an amount without a name",
-            "the amount gets lost, and the code breaks",
-            "done",
-            "the call is plain to read",
-        ),
-        Difference(
-            "a point in fractions",
-            "of the resized image, taken for the screen's pixels",
-            "of the screen",
-            "it is what they are fractions of",
-        ),
-        Difference(
-            "a bracket in typed text beside a click",
-            "the click's point stays in the resized image's pixels",
-            "on the screen",
-            "the reply says so",
-        ),
-    ],
 }
-"""By family, beside those above: UI-TARS 1.0, UI-TARS-2, GUI-Owl 1.0 and OpenCUA."""
+"""By family, beside those above: UI-TARS 1.0, UI-TARS-2 and GUI-Owl 1.0."""

@@ -91,8 +91,8 @@ def test_a_prompt_whose_words_are_not_installed_is_refused(check, monkeypatch):
         check("gui_agent.model_family=ui_tars_15")
 
 
-def test_a_family_that_neither_transformers_nor_verl_knows_is_refused(check):
-    with pytest.raises(ConfigError, match="model_family=opencua works only .* server: transformers and veRL do"):
+def test_a_family_that_went_is_refused_with_what_to_do(check):
+    with pytest.raises(ConfigError, match="model_family=opencua was removed: .* docs/model-families.md"):
         check("gui_agent.model_family=opencua")
 
 
