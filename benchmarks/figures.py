@@ -17,6 +17,8 @@ from arpo_verl.files import write_whole
 
 RESULTS = Path(__file__).with_name("results")
 os.environ.setdefault("ARPO_VERL_RUN", "1")  # what we change in veRL and vLLM is measured too
+# For `policies`, of which some build theirs. What else is there needs pytest.
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
 
 class Arguments(argparse.ArgumentParser):

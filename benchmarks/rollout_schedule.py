@@ -23,9 +23,6 @@ steps until they are spread. Keys:
     environment_utilisation  share of the desktops' time, while `stream` generates, in which they are in an episode or
                              boot for one; `in_episode` of it in an episode
 
-The table ends with what a step's rows and one worker's event loop have to say (`event_loop.py`, a process of its own):
-`bytes_ratio`, `processings_per_screenshot`, `blocked_cpu_ms`, `blocked_ms`, under `rows` with all else.
-
 A host bears `--bears` boots at full speed and shares itself among more; this number is assumed.
 """
 
@@ -33,10 +30,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import logging
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -330,17 +324,6 @@ def headline(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return keys
 
 
-ROWS_KEYS = ("bytes_ratio", "processings_per_screenshot", "blocked_cpu_ms", "blocked_ms")
-
-
-def measure_rows(folder: Path) -> dict[str, Any]:
-    """What `event_loop.py` finds."""
-    path = folder / "event_loop.json"
-    subprocess.run([sys.executable, ROOT / "benchmarks" / "event_loop.py", "--json", path], check=True)
-    found = json.loads(path.read_text())
-    return {**{name: found[name] for name in ROWS_KEYS}, "rows": found}
-
-
 def main() -> None:
     parser = Arguments(__doc__, "two steps of four tasks of two rollouts on eight desktops")
     parser.add_size("--tasks", 16, 4, "in a step")
@@ -369,11 +352,7 @@ def main() -> None:
             print(rows[-1], flush=True)
             if len(rows) >= 2:
                 write(figures | headline(rows) | {"settings": rows}, args.json)
-        keys = headline(rows)
-        if len(rows) > 2:  # the whole table
-            keys |= measure_rows(stage.folder)
-            write(figures | keys | {"settings": rows}, args.json)
-    show(keys)
+    show(headline(rows))
 
 
 if __name__ == "__main__":

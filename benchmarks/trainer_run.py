@@ -21,6 +21,7 @@ import psutil
 from cpu_group import CpuGroup
 from figures import Arguments
 
+from arpo_verl.policy.shipped import write_shipped
 from arpo_verl.records.layout import METRICS_FILE
 from arpo_verl.records.metrics import read_metrics
 from arpo_verl.tasks.loader import EMBEDDED_DIR
@@ -54,7 +55,7 @@ MODES: Mapping[str, tuple[str, ...]] = {
 def trainer_arguments(description: str | None, smoke: str) -> Arguments:
     """Those of a benchmark that trains."""
     parser = Arguments(description, smoke)
-    parser.add_argument("--work", type=Path, help="folder to work in and keep; the policy there is used again")
+    parser.add_argument("--work", type=Path, help="folder to work in and keep")
     return parser
 
 
@@ -66,25 +67,18 @@ def copy_tasks(folder: Path, task_ids: Sequence[str] = TASKS, suite: Path = EMBE
     return folder
 
 
-def make_policy(out: Path, *options: str) -> Path:
-    """A small warm-started policy; one that was made there with the same options is used again."""
-    maker = ROOT / "benchmarks" / "make_policy.py"
-    subprocess.run([sys.executable, maker, "embedded", "--out", str(out), *options], check=True)
-    return out
-
-
 @dataclass(frozen=True)
 class Workplace:
-    """A folder with tasks, and a policy that has half learnt them."""
+    """A folder with tasks, and the shipped policy, which has half learnt them."""
 
     folder: Path
 
     @classmethod
     def make(cls, folder: Path | None) -> Workplace:
-        """In `folder`, or in a new one for None; a policy that is there is used again."""
+        """In `folder`, or in a new one for None."""
         place = cls((folder or Path(tempfile.mkdtemp(prefix="benchmark-"))).absolute())
         copy_tasks(place.tasks)
-        make_policy(place.policy, "--tasks", str(place.tasks), "--target-success", "0.25")
+        write_shipped("embedded", place.policy)
         return place
 
     @property

@@ -35,11 +35,13 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from event_loop import ROOT, _wait, prompts
 from event_loop_parts import THOUGHT
 from figures import Arguments, machine, report
 from vllm_counters import BYTES, difference, installed, read_counts
 
+ROOT = Path(__file__).parents[1]
+STALLED_S = 600.0
+"""No episode ends for so long: something is wrong."""
 CACHES = ("lru", "shm")
 """`mm_processor_cache_type`, vLLM's default first."""
 CACHE_GB = 4
@@ -105,6 +107,52 @@ def compose(policy: Path, folder: Path, cache: str, episodes: int, turns: int, d
         config = compose("embedded", overrides=overrides)
     OmegaConf.resolve(config.gui_agent)
     return config
+
+
+def prompts(episodes: int, group: int) -> Any:
+    """A step's batch, as the trainer hands it to the worker."""
+    import numpy as np
+    from verl.utils import tensordict_utils as tu
+    from verl.utils.dataset.rl_dataset import collate_fn
+
+    from arpo_verl.models.family import load_family
+    from arpo_verl.plugin.dataset import DATA_SOURCE
+
+    words = "Open the spreadsheet in the folder Documents, sum its second column, and write the total into a new file."
+    rows = [
+        {
+            "raw_prompt": load_family("small").opening(words, "English", ())[:-1],
+            "data_source": DATA_SOURCE,
+            "reward_model": {"style": "rule", "ground_truth": f"task-{number}"},
+            "extra_info": {"index": number, "task_id": f"task-{number}", "instruction": words, "spec": "{}"},
+            "index": number,
+        }
+        for number in range(episodes // group)
+    ]
+    batch = collate_fn(rows)
+    batch["uid"] = np.array([f"uid-{number}" for number in range(len(rows))], dtype=object)
+    prompts = tu.get_tensordict(batch)
+    tu.assign_non_tensor_data(prompts, "global_steps", 1)
+    return prompts
+
+
+def _wait(tq: Any, groups: int) -> None:
+    """Until all groups are over.
+
+    Raises:
+        RuntimeError: one failed, or nothing happens any more.
+    """
+    done, since = 0, time.monotonic()
+    while done < groups:
+        tags = [tag for key, tag in ((tq.kv_list() or {}).get("train") or {}).items() if key.count("_") == 0]
+        states = [tag.get("status") for tag in tags]  # a key is there a moment before its tag
+        if "failure" in states:
+            raise RuntimeError("an episode failed; the worker's log says why")
+        if states.count("finished") > done:
+            done, since = states.count("finished"), time.monotonic()
+        if time.monotonic() - since > STALLED_S:
+            raise RuntimeError(f"{done} of {groups} groups were over, and no other within {STALLED_S:g} s")
+        time.sleep(0.5)
 
 
 def watched(workers_class: Any) -> Any:

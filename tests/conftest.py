@@ -115,8 +115,8 @@ def empty_queue(local_ray):
 def model_path(tmp_path_factory):
     """A small Qwen2.5-VL with its processor, as the embedded recipe trains."""
     pytest.importorskip("transformers")
-    from policies.architecture import PolicySize
-    from policies.build import build_policy
+    from support.policies.architecture import PolicySize
+    from support.policies.build import build_policy
 
     return str(build_policy(tmp_path_factory.mktemp("policy") / "qwen", size=PolicySize(num_layers=1, vision_depth=1)))
 

@@ -2,5 +2,5 @@
 
 `seeing` reads the words on a screen and clicks them (docs/seeing.md). `policy/shipped.py: write_shipped` writes a
 policy as an ordinary Hugging Face folder, for `actor_rollout_ref.model.path`. `policy/optimizer.py: UpperLayersAdamW`
-trains its upper layers. The scripts that make policies are in the repository: `benchmarks/make_policy.py`.
+trains its upper layers. `make_policy.py` made them (`git show 1872a385:benchmarks/make_policy.py`).
 """

@@ -34,7 +34,7 @@ SHIPPED: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
     }
 )
-"""The SHA-256 of each policy's files, printed by `benchmarks/make_policy.py NAME --ship`."""
+"""The SHA-256 of each policy's files. `git show 1872a385:benchmarks/make_policy.py` has what made them."""
 WEIGHTS = "model.safetensors"
 
 

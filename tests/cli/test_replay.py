@@ -4,9 +4,9 @@ import io
 import json
 
 from PIL import Image
-from policies.demonstrations import collect_demonstrations, save_demonstrations
 from support import ROOT
 from support.pictures import screenshot
+from support.policies.demonstrations import collect_demonstrations, save_demonstrations
 from support.replay_trajectories import stored
 
 from arpo_verl.actions.reply import Reply

@@ -27,7 +27,7 @@ def one_thread() -> None:
 @pytest.fixture(scope="session")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project's small policy, with weights large enough that every token of the context shows in the logits."""
-    from policies.build import build_policy
+    from support.policies.build import build_policy
     from transformers import AutoModelForImageTextToText
 
     folder = build_policy(tmp_path_factory.mktemp("policy") / "model")

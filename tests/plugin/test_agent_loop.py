@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 import torch
-from queue_bytes import made
 from support.loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine, make_loop, play, recipe
+from support.made_pixels import made
 from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 
 from arpo_verl.environments.fake import FakeScript

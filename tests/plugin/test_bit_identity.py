@@ -5,7 +5,7 @@ import io
 import numpy as np
 import torch
 from PIL import Image, ImageDraw
-from queue_bytes import made
+from support.made_pixels import made
 
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.rows import rebuild_rows

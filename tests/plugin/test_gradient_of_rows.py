@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from queue_bytes import made
 from support.loop_harness import DONE, MISS, FakePool, ScriptedEngine, play, recipe
+from support.made_pixels import made
 from verl.trainer.ppo.core_algos import compute_policy_loss_vanilla
 from verl.workers.config import ActorConfig
 

@@ -5,7 +5,7 @@ import time
 import pytest
 import ray
 import torch
-from queue_bytes import made
+from support.made_pixels import made
 from tensordict import TensorDict
 from tensordict.tensorclass import NonTensorStack
 

@@ -5,9 +5,9 @@ import json
 import pytest
 import torch
 from PIL import Image
-from queue_bytes import made
 from support import needs_words
 from support.loop_harness import FakePool, ScriptedEngine, play, recipe
+from support.made_pixels import made
 from support.tiny_qwen3_vl import build_qwen3_vl
 
 from arpo_verl.models.family import load_family

@@ -150,7 +150,7 @@ def test_episodes_of_1080p_do_not_hold_up_each_other(policy, tokenizer, rollouts
     async def sessions():
         await session("first")  # what a process compiles once
         gc.collect(), gc.freeze()  # as a rollout worker does it: a full collection takes longer than what is measured
-        watch = parts.LoopWatch(trace=False)
+        watch = parts.LoopWatch()
         try:
             await asyncio.gather(*map(session, range(12)))
         finally:
@@ -172,7 +172,7 @@ def test_the_watch_sees_what_holds_a_loop_up_and_not_what_waits():
             pass
 
     async def some_turns():
-        watch = parts.LoopWatch(trace=False)
+        watch = parts.LoopWatch()
         try:
             await asyncio.sleep(0.1)
             await asyncio.to_thread(burn, 0.1)

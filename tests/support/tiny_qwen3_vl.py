@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from policies.build import corpus_tokenizer
 from tokenizers import AddedToken
 from transformers import (
     Qwen2VLImageProcessor,
@@ -16,6 +15,7 @@ from transformers import (
 )
 
 from arpo_verl.models.qwen import words
+from support.policies.build import corpus_tokenizer
 
 # Unlike Qwen2.5-VL's, it adds no system message of its own.
 CHAT_TEMPLATE = (

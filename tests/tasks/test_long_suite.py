@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from policies.demonstrations import collect_demonstrations
+from support.policies.demonstrations import collect_demonstrations
 from support.suite_desktops import NUM_DESKTOPS, POLICY_VIEW, as_the_policy_writes, play_all, scores
 
 from arpo_verl.cli.main import main

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from policies.demonstrations import collect_demonstrations, save_demonstrations
+from support.policies.demonstrations import collect_demonstrations, save_demonstrations
 from trainer_run import ROOT, TrainerRun, Workplace
 from verl.utils import hf_processor
 

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from policies.build import build_policy
 from support import ROOT
 from support.composed import compose_recipe
+from support.policies.build import build_policy
 
 from arpo_verl import versions
 from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError, ReplayError, SeveralErrors, TaskError

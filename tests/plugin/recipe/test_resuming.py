@@ -12,9 +12,9 @@ import shutil
 import pytest
 import torch
 from omegaconf import OmegaConf
-from policies.build import build_policy
 from support.checkpoints import write_shards
 from support.composed import compose_recipe
+from support.policies.build import build_policy
 
 pytest.importorskip("verl")
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arpo_verl.files import replacing_directory
-from policies.architecture import MAX_PIXELS, MERGE_SIZE, MIN_PIXELS, PATCH_SIZE, PolicySize, qwen_config
-from policies.tokenizer import CHAT_TEMPLATE, train_tokenizer
+
+from .architecture import MAX_PIXELS, MERGE_SIZE, MIN_PIXELS, PATCH_SIZE, PolicySize, qwen_config
+from .tokenizer import CHAT_TEMPLATE, train_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor
