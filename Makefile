@@ -193,6 +193,7 @@ lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	$(BIN)/python .ci/lines.py
 
 docs: setup
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -r setup.py --extra docs

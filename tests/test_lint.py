@@ -33,3 +33,14 @@ def test_a_dangerous_call_is_refused(room):
             [*command, f"arpo_verl/{room}/planted.py", "-"], input=code, cwd=ROOT, capture_output=True, text=True
         )
         assert f" {rule} " in done.stdout, (rule, done.stdout + done.stderr)
+
+
+def test_more_lines_than_the_budget_are_refused(tmp_path):
+    (tmp_path / "arpo_verl" / "room").mkdir(parents=True)
+    (tmp_path / "arpo_verl" / "room" / "a.py").write_text("a = 1\n" * 3)
+    for most, status in ((3, 0), (2, 1)):
+        (tmp_path / "pyproject.toml").write_text(f"[tool.arpo_verl.lines]\narpo_verl = {most}\n")
+        command = [sys.executable, ROOT / ".ci" / "lines.py", tmp_path]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == status and f"arpo_verl: 3 lines of Python (at most {most})" in done.stdout
+        assert ("1 over its budget. Remove as many lines; or raise" in done.stdout) is bool(status)
