@@ -13,8 +13,9 @@ from typing import Any
 
 import ray
 import torch
-from torch.utils.data import RandomSampler, SequentialSampler
+from torch.utils.data import SequentialSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import RandomSampler  # torch's own cannot continue in a later epoch
 
 from arpo_verl.config import require
 from arpo_verl.easyr1 import stock
@@ -59,7 +60,8 @@ class RunFolderLogger:
 
 
 def task_loader(door: DoorConfig, data: Any) -> StatefulDataLoader[Task]:
-    """Return a loader of training tasks, a batch a step, in EasyR1's order: random by `data.seed`, or as in the files.
+    """Return a loader of training tasks, a batch a step: in random order by `data.seed`, or as in the files. Its saved
+    state continues the order exactly, in any epoch.
 
     Raises:
         TaskError: a task cannot be read or used.

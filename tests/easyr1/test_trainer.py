@@ -20,10 +20,12 @@ from arpo_verl.easyr1.images import shows_files  # noqa: E402
 from arpo_verl.easyr1.settings import read_config  # noqa: E402
 from arpo_verl.easyr1.trainer import ArpoTrainer, checkpoints_until, task_loader  # noqa: E402
 from arpo_verl.models.messages import screenshot_message  # noqa: E402
+from arpo_verl.records.layout import GROUPS_FILE, step_folder  # noqa: E402
 from arpo_verl.records.metrics import MetricsFiles  # noqa: E402
 from arpo_verl.rollout.episode import Episode  # noqa: E402
 from arpo_verl.rollout.scoring import Score  # noqa: E402
 from arpo_verl.rollout.sequence import EpisodeSequence  # noqa: E402
+from arpo_verl.tasks.loader import shipped_ids  # noqa: E402
 from arpo_verl.tasks.selection import load_selected_tasks  # noqa: E402
 from arpo_verl.types import Observation, Size, StopReason  # noqa: E402
 
@@ -42,14 +44,14 @@ class Player:
     """Plays episodes of one reply."""
 
     def __init__(self, chat, png):
-        self.asked = []
+        self.asked, self.successes = [], SUCCESSES
         self._prompt, self._png = chat.prompt([screenshot_message()], Size(640, 480)), png
         self._image = asyncio.run(shows_files(chat.geometry)(Observation(png)))
         self._reply = (20, chat.end_id)
 
     async def play(self, tasks, rollouts, step, engine, validates=False):
         self.asked.append((step, validates, rollouts, engine._meta.get("temperature")))
-        successes = iter(SUCCESSES["validation" if validates else step])
+        successes = iter(self.successes["validation" if validates else step])
         return [
             self._played(task, f"{task.task_id}{step}{validates}_{number}_0", next(successes))
             for task in tasks
@@ -68,15 +70,15 @@ class Player:
 
 @pytest.fixture
 def start(monkeypatch, tmp_path, policy_folder, loaded, chat, screenshot):
-    """Starts the run, or resumes it, and trains up to a step; gives its player."""
+    """(step, *options, successes) -> its player: starts the run, or resumes it, and trains up to this step."""
     monkeypatch.setenv("DISABLE_WORKER_INIT", "1")
     monkeypatch.setenv(LOG, str(tmp_path / "calls.jsonl"))
     monkeypatch.setattr(CpuWorker, "world_size", 1, raising=False)
 
-    def train(max_steps):
+    def train(max_steps, *options, successes=SUCCESSES):
         model = f"worker.actor.model.model_path={policy_folder}"
         steps = f"trainer.max_steps={max_steps}"
-        door = read_config([*OPTIONS, *SMALL, f"run_dir={tmp_path}", model, steps])
+        door = read_config([*OPTIONS, *SMALL, f"run_dir={tmp_path}", model, steps, *options])
         config = stock_config(door)
         trainer = ArpoTrainer(
             door,
@@ -92,6 +94,7 @@ def start(monkeypatch, tmp_path, policy_folder, loaded, chat, screenshot):
         trainer.actor_rollout_ref_wg = CpuWorker(copy.deepcopy(config.worker), "actor_rollout_ref")
         trainer.actor_rollout_ref_wg.init_model()
         trainer._player = player = Player(chat, screenshot())
+        player.successes = successes
         trainer.fit()
         return player
 
@@ -116,6 +119,30 @@ def test_it_validates_loses_episodes_replays_and_resumes(start, tmp_path):
     assert sorted(update["replied"]) == [0, *[2] * 5] and update["moved"] > 0
     assert update["advantages"][lost] == update["scores"][lost] == 0
     assert sorted(update["advantages"]) == pytest.approx([-1, 0, 0, 0, 0, 1], abs=1e-4)
+
+
+EPOCHS = [f"data.tasks.ids=[{','.join(sorted(shipped_ids())[:5])}]", "trainer.val_freq=-1"]
+EPOCHS += ["trainer.val_before_train=false"]
+"""Five tasks, two a step: an epoch is two steps and leaves one task out."""
+SOLVED = {"validation": [1.0] * 5, 1: [1.0, *[0.0] * 5], 2: [*FAILED, 1.0, 0.0, 0.0]}
+SOLVED |= dict.fromkeys(range(3, 7), [0.0] * 6)
+
+
+def test_a_run_that_is_cut_in_its_second_and_third_epoch_plays_and_records_what_an_unbroken_one_does(start, tmp_path):
+    def trained(name, *ends):
+        for end in ends:
+            start(end, *EPOCHS, f"run_dir={tmp_path / name}", successes=SOLVED)
+        return [
+            [json.loads(line) for line in (tmp_path / name / "trajectories" / step_folder(step) / GROUPS_FILE).open()]
+            for step in range(1, 7)
+        ]
+
+    unbroken = trained("unbroken", 6)
+    assert trained("cut", 3, 4, 5, 6) == unbroken
+    played = [[group["task_id"] for group in step] for step in unbroken]
+    assert all(len({*one, *other}) == 4 for one, other in zip(played[::2], played[1::2], strict=True))
+    assert played[:2] != played[2:4]
+    assert any(row["replay"] for step in unbroken[4:] for group in step for row in group["rows"])
 
 
 def test_what_is_no_checkpoint_is_passed_over(tmp_path):
