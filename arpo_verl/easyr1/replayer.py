@@ -12,8 +12,9 @@ from arpo_verl.easyr1.rows import Row, outcome_of, trajectory_of
 from arpo_verl.easyr1.settings import DoorConfig
 from arpo_verl.records.jumps import JumpDetector
 from arpo_verl.records.run_records import GroupLog, RunRecords
-from arpo_verl.replay.choice import choose_replays, form_groups
+from arpo_verl.replay.choice import form_groups
 from arpo_verl.replay.metrics import group_metrics, rollout_metrics, store_metrics
+from arpo_verl.replay.planner import ReplayPlanner
 from arpo_verl.replay.store.persistence import Fingerprint, save_store
 from arpo_verl.replay.store.restoring import fill_store
 from arpo_verl.replay.store.success_store import SuccessStore
@@ -42,6 +43,7 @@ class Replayer:
         self._records = RunRecords(door.agent, log)
         self._jumps = JumpDetector()
         self.store = SuccessStore(door.replay.capacity_per_task)
+        self._planner = ReplayPlanner(self.store, door.replay, self._check)
 
     def process(self, played: Sequence[Played], step: int) -> tuple[dict[str, Row], dict[str, Any]]:
         """Return the rows to train on, by their keys, and metrics. New successes are stored after the injection, so
@@ -56,7 +58,7 @@ class Replayer:
             if self._config.enable and outcomes[-1].is_success(self._config):
                 new.append(trajectory_of(outcomes[-1], one.episode, step))
         groups = form_groups(outcomes)
-        replacements = choose_replays(groups, self.store, self._config, step) if self._config.enable else ()
+        replacements = self._planner.plan(groups, step) if self._config.enable else ()
         replays = {one.outcome.key: self.store.trajectory(one.candidate.serial) for one in replacements}
         rows |= {key: self._replayed(key, trajectory) for key, trajectory in replays.items()}
         for trajectory in new:
@@ -70,6 +72,7 @@ class Replayer:
             "rollout/tasks_jumped": len(jumps),
             **group_metrics(groups, replacements, self._config),
             **store_metrics(self.store, len(new)),
+            **self._planner.take_counts(),
         }
 
     def save(self, checkpoint: Path) -> None:
@@ -91,6 +94,9 @@ class Replayer:
         if self._config.enable:
             places = [checkpoint / STORE_FOLDER for checkpoint in checkpoints]
             fill_store(self.store, places, self._config, lambda: self._fingerprint)
+
+    def _check(self, success: StoredTrajectory) -> None:
+        Row.of_trajectory(success, self._chat)
 
     def _replayed(self, key: str, trajectory: StoredTrajectory) -> Row:
         logger.info("replayed a success of step %d into task %s, row %s", trajectory.step, trajectory.task_id, key)

@@ -66,15 +66,17 @@ def read_outcomes(keys: Sequence[str], partition_id: str) -> list[Outcome]:
         return []
     episodes = _rows_by_episode(keys)
     last = [rows[-1] for rows in episodes.values()]
-    data = queue.read(last, partition_id, ["extra_fields", "rm_scores"])
+    data = queue.read(last, partition_id, ["extra_fields", "rm_scores", "extra_info"])
     if "rm_scores" not in data.keys():
         raise ReplayError(
             "replay needs the reward when it samples, but the rows have no rm_scores; "
             "let the agent loop set reward_score instead of a colocated reward model"
         )
-    rows = zip(episodes.items(), data["extra_fields"], data["rm_scores"], strict=True)
+    tasks = data["extra_info"] if "extra_info" in data.keys() else [{}] * len(last)
+    rows = zip(episodes.items(), data["extra_fields"], data["rm_scores"], tasks, strict=True)
     return [
-        _outcome(key, len(of), plain(extra_fields), float(scores.sum())) for (key, of), extra_fields, scores in rows
+        _outcome(key, len(of), plain(extra_fields), float(scores.sum()), plain(task))
+        for (key, of), extra_fields, scores, task in rows
     ]
 
 
@@ -89,7 +91,10 @@ def _rows_by_episode(keys: Sequence[str]) -> dict[str, list[str]]:
     return {episode: [row_key(episode, number) for number in sorted(of)] for episode, of in numbers.items()}
 
 
-def _outcome(key: str, num_rows: int, extra_fields: Mapping[str, Any], reward: float) -> Outcome:
+def _outcome(
+    key: str, num_rows: int, extra_fields: Mapping[str, Any], reward: float, task: Mapping[str, Any]
+) -> Outcome:
+    """Return a rollout's outcome; `task` is the `extra_info` of its dataset row."""
     missing = [name for name in _OUTCOME_FIELDS if name not in extra_fields]
     if missing:
         raise ReplayError(
@@ -112,6 +117,7 @@ def _outcome(key: str, num_rows: int, extra_fields: Mapping[str, Any], reward: f
         stop_reason=str(getattr(extra_fields["stop_reason"], "value", extra_fields["stop_reason"])),
         num_turns=int(extra_fields["num_turns"]),
         num_rows=num_rows,
+        drawn=drawn if isinstance(drawn := task.get("draw", task.get("index")), int) else 0,
     )
 
 

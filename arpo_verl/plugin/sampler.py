@@ -17,7 +17,7 @@ from typing import Any
 import ray
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
-from arpo_verl.errors import DesktopLostError, ReplayError
+from arpo_verl.errors import DesktopLostError
 from arpo_verl.plugin import queue, rows
 from arpo_verl.plugin.checkpoints import restore_store
 from arpo_verl.plugin.model_inputs import ModelInputs
@@ -30,10 +30,11 @@ from arpo_verl.plugin.trainer_watch import JobDesktops
 from arpo_verl.plugin.validation_samples import EpisodeLoggers, ValidationSamples
 from arpo_verl.records.jumps import JumpDetector
 from arpo_verl.records.run_records import RunRecords
-from arpo_verl.replay.choice import Group, Outcome, Replacement, choose_replays, form_groups, uid_of
+from arpo_verl.replay.choice import Group, Outcome, Replacement, form_groups, uid_of
 from arpo_verl.replay.config import check_filter, check_sampler
 from arpo_verl.replay.fingerprint import model_fingerprint
 from arpo_verl.replay.metrics import COUNTS, LEVELS, group_metrics, rollout_metrics, store_metrics
+from arpo_verl.replay.planner import ReplayPlanner
 from arpo_verl.replay.prefetch import Prefetch
 from arpo_verl.replay.store.persistence import Fingerprint, save_store
 from arpo_verl.replay.store.success_store import Candidate, SuccessStore
@@ -73,8 +74,6 @@ class Replayer:
         self._seen: dict[str, Group] = {}
         self._evicted: list[Group] = []
         self._rescued: list[StoredTrajectory] = []
-        self._replayable: set[int] = set()
-        self._num_unusable = 0
         self._jumps = JumpDetector()
         self._prefetch = Prefetch(
             self.config.prefetch,
@@ -83,6 +82,9 @@ class Replayer:
             self._rebuild,
         )
         self.store = SuccessStore(self.config.capacity_per_task)
+        self._planner = ReplayPlanner(
+            self.store, self.config, lambda success: rows.check_replayable(success, self.inputs)
+        )
         if self.config.enable:
             restore_store(self.store, state.resume, self.config, lambda: self.fingerprint)
 
@@ -123,7 +125,7 @@ class Replayer:
         """Return the prompts whose groups a replay will make informative if they enter the batch.
 
         A group stays in the plan until the batch is made, even if it is thrown away: what a group gets depends on the
-        groups of its task before it, and no group may lose a replay that it was promised.
+        groups of its task that were drawn before it.
 
         Args:
             keys: the rows of the groups that are complete.
@@ -132,8 +134,7 @@ class Replayer:
             return set()
         groups = form_groups(self._prefetch.outcomes(keys))
         self._seen |= {group.uid: group for group in groups if group.uid not in self._seen}
-        plan = self._plan(tuple(self._seen.values()))
-        return {replay.outcome.uid for replay in plan if replay.candidate.reward != replay.outcome.reward}
+        return {replay.outcome.uid for replay in self._plan(tuple(self._seen.values()))}
 
     def evicted(self, tags: Mapping[str, Mapping[str, Any]], partition_id: str) -> None:
         """Keep the successes of rows that are about to be thrown away, for the store, which takes them with the next
@@ -188,7 +189,6 @@ class Replayer:
         rows.label(batch, replays)
         self.records.batch_made(self._step, groups, drawn_in, replays)
         ahead = {"replay/prefetched": self._prefetch.hits, "timing_s/replay_ahead": self._prefetch.seconds}
-        ahead["replay/unusable"], self._num_unusable = self._num_unusable, 0
         rollouts = (*groups, *self._evicted)
         self.state.tell_frontier(self._step, rollouts)
         jumps = self._jumps.find(self._step, rollouts, self.config.success_threshold)
@@ -200,6 +200,7 @@ class Replayer:
             "rollout/tasks_jumped": len(jumps),
             **group_metrics(groups, replacements, self.config),
             **store_metrics(self.store, num_stored, num_rescued),
+            **self._planner.take_counts(),
             **ahead,
             **late,
         }
@@ -217,24 +218,8 @@ class Replayer:
         """Return the replays of these groups, planned together with all groups that `replayed_uids` has seen."""
         uids = {group.uid for group in groups}
         known = {**self._seen, **{group.uid: group for group in groups if group.uid not in self._seen}}
-        is_sound = False
-        while not is_sound:  # a success that cannot be replayed leaves the store, and another may be chosen
-            plan = choose_replays(tuple(known.values()), self.store, self.config, self._step, self._draw)
-            is_sound = all([self._is_replayable(replacement.candidate) for replacement in plan])
+        plan = self._planner.plan(tuple(known.values()), self._step, self._draw)
         return tuple(replacement for replacement in plan if replacement.outcome.uid in uids)
-
-    def _is_replayable(self, candidate: Candidate) -> bool:
-        """Return whether rows can be rebuilt from it. If not, remove it from the store. Each is checked once."""
-        if candidate.serial not in self._replayable:
-            try:
-                rows.check_replayable(self.store.trajectory(candidate.serial), self.inputs)
-            except ReplayError as error:
-                logger.warning("removed from the store: %s", error)
-                self.store.remove(candidate.serial)
-                self._num_unusable += 1
-                return False
-            self._replayable.add(candidate.serial)
-        return True
 
     def _inject(self, batch: Batch, replacements: tuple[Replacement, ...]) -> tuple[Batch, dict[str, StoredTrajectory]]:
         """Return the batch with the replays, and the replays by the key of their first row."""

@@ -59,6 +59,9 @@ REPLAY: Mapping[str, Meaning] = {
     "replay/groups_mixed": Meaning("groups", "All other groups."),
     "replay/injected": Meaning("rollouts", "Failed rollouts that a stored success replaced."),
     "replay/missed": Meaning("groups", "Groups that failed and got no replay."),
+    "replay/no_gain": Meaning(
+        "groups", "Those of them whose task has successes, but none with a reward above the group's."
+    ),
     "replay/informative_share": Meaning(
         _SHARE, "Share of groups that teach something after the replays: at least two of their rewards differ."
     ),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.rules import NO_GAIN, gains
 from arpo_verl.replay.store.success_store import Candidate, SuccessStore
 
 # A lone rollout is compared with nothing: replacing it would swap data for an advantage of 0.
@@ -50,6 +51,8 @@ class Outcome:
     stop_reason: str
     num_turns: int
     num_rows: int = 1
+    drawn: int = 0
+    """Number of its prompt in the order of the tasks, the same in a rerun."""
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -84,6 +87,11 @@ class Group:
     def uid(self) -> str:
         """The prompt's uid."""
         return self.outcomes[0].uid
+
+    @property
+    def drawn(self) -> int:
+        """See `Outcome.drawn`."""
+        return self.outcomes[0].drawn
 
     @property
     def mean(self) -> float:
@@ -131,23 +139,30 @@ def form_groups(outcomes: Iterable[Outcome]) -> tuple[Group, ...]:
 
 
 def choose_replays(
-    groups: Sequence[Group], store: SuccessStore, config: ReplayConfig, step: int, draw: int = 0
+    groups: Sequence[Group],
+    store: SuccessStore,
+    config: ReplayConfig,
+    step: int,
+    draw: int = 0,
+    left_out: Counter[str] | None = None,
 ) -> tuple[Replacement, ...]:
     """Choose a random success to replace a random failure, for each group that all failed and has a stored success.
 
-    No success is used twice. The choice depends only on seed, step, draw, task and how many groups of that task failed
-    before. It does not depend on the order in which rollouts finished, nor on any state that a checkpoint would have
-    to carry. With more groups, earlier choices stay.
+    Only a success that keeps the rules of `replay/rules.py` is chosen, and none is used twice. The choice depends only
+    on seed, step, draw, task and how many failed groups of that task were drawn before. It does not depend on the order
+    in which rollouts finished, nor on any state that a checkpoint would have to carry.
 
     Args:
         draw: number of the batch in the step, from 0; above 0 only if the trainer updates several times a step.
+        left_out: gets counts of what the rules left out, by their names there.
 
     Source: the paper replaces a random failure; the reference always replaces the first of the group.
     """
+    counted: Counter[str] = Counter() if left_out is None else left_out
     queues: dict[str, list[Candidate]] = {}
     failed: Counter[str] = Counter()
     replacements = []
-    for group in groups:
+    for group in sorted(groups, key=lambda group: group.drawn):
         if len(group.outcomes) < MIN_GROUP_SIZE or not group.all_failed(config):
             continue
         name = f"{config.seed}/{step}/{draw}/{group.task_id}"
@@ -155,7 +170,7 @@ def choose_replays(
             queues[group.task_id] = _candidates(store, group.task_id, random.Random(name))
         rng = random.Random(f"{name}/{failed[group.task_id]}")
         failed[group.task_id] += 1
-        replacements += _replace(group, queues[group.task_id], config, rng)
+        replacements += _replace(group, queues[group.task_id], config, rng, counted)
     return tuple(replacements)
 
 
@@ -168,12 +183,23 @@ def _candidates(store: SuccessStore, task_id: str, rng: random.Random) -> list[C
     return rng.sample(candidates, len(candidates))
 
 
-def _replace(group: Group, queue: list[Candidate], config: ReplayConfig, rng: random.Random) -> list[Replacement]:
+def _replace(
+    group: Group, queue: list[Candidate], config: ReplayConfig, rng: random.Random, left_out: Counter[str]
+) -> list[Replacement]:
     """Take the next success from the queue that is better than a rollout of the group; return nothing if none is."""
     failures = [outcome for outcome in group.outcomes if outcome.success < config.success_threshold]
+    has_better = False
     for candidate in queue:
         worse = [outcome for outcome in failures or group.outcomes if outcome.success < candidate.success]
-        if worse:
+        replaceable = [outcome for outcome in worse if _gains(candidate, outcome, group)]
+        if replaceable:
             queue.remove(candidate)
-            return [Replacement(rng.choice(worse), candidate)]
+            return [Replacement(rng.choice(replaceable), candidate)]
+        has_better = has_better or bool(worse)
+    left_out[NO_GAIN] += has_better
     return []
+
+
+def _gains(candidate: Candidate, outcome: Outcome, group: Group) -> bool:
+    others = [other.reward for other in group.outcomes if other is not outcome]
+    return gains(candidate.reward, outcome.reward, others)

@@ -64,6 +64,13 @@ def test_an_episode_keeps_its_advantage_where_a_correction_rejects_its_last_row(
     assert not advantages[1].any()
 
 
+def test_a_replay_loses_nothing_by_a_kl_penalty_on_its_reward(monkeypatch):
+    monkeypatch.setattr(ScoredBatch, "read", lambda *_: None)  # needs a queue
+    index = np.array([RowLabel("g", f"g_{i}_0", is_replay=i == 2) for i in range(3)], dtype=object)
+    advantages = compute_replay_grpo_advantage(*batch([0.0, -0.1, -3.0]), index, config=algorithm())[0]
+    assert advantages[2].tolist() == [0.0] * 5 and advantages[0].max() > 0
+
+
 @pytest.mark.parametrize("divide", [True, False])
 @pytest.mark.parametrize("std", ["population", "sample"])
 def test_equal_graded_rewards_get_exactly_zero(std, divide):

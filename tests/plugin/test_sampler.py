@@ -1,6 +1,7 @@
 """The sampler against a real TransferQueue on a real Ray, on rows that veRL's own post-processing wrote."""
 
 import dataclasses
+import itertools
 import json
 import math
 import pickle
@@ -11,6 +12,7 @@ import pytest
 import torch
 from support.pictures import screenshot
 from support.queue_rows import TRAJECTORY_FIELDS, advantages_of, equal, read, replayed_keys
+from support.replay_trajectories import stored
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
@@ -441,6 +443,12 @@ def test_counts_of_a_step_of_several_batches_are_sums(empty_queue, rollouts, sam
         assert {name: values[name] for name in of_pool} == of_pool and len(readings) == step
 
 
+def stored_success(rollouts, seed, step=1, **changes):
+    output = rollouts.output("a", 1.0, seed=seed, step=step)
+    columns = {name: getattr(output, name) for name in ("prompt_ids", "response_ids", "response_mask", "screenshots")}
+    return stored(step=step, rollout_log_probs=output.response_logprobs, **{**columns, **changes})
+
+
 FILTER = "algorithm.filter_groups.enable=true"
 
 
@@ -502,6 +510,32 @@ def test_a_group_that_stays_for_its_replay_gets_it_whatever_leaves_before_it(emp
     assert replayer.replayed_uids(left) == kept
     groups = form_groups(rows.read_outcomes(left, "train"))
     assert {replacement.outcome.uid for replacement in replayer._plan(groups)} == kept
+
+
+def test_what_each_of_a_tasks_groups_gets_does_not_depend_on_which_ends_first(empty_queue, rollouts, sampler):
+    """A rerun has the same rows of tasks, and with the frontier the same draws, but other uids and another order."""
+    replayer = sampler().replayer
+    for step in (1, 2, 3, 4):
+        replayer.store.add(stored_success(rollouts, seed=step, step=step))
+    chosen = set()
+    for run, order in enumerate(itertools.permutations(range(3))):
+        for row in order:
+            failed = [rollouts.output("a", 0.0, seed=row, turns=1)] * 2
+            rollouts.put(f"{run}x{row}", failed, **({"index": row} if run % 2 else {"index": 0, "draw": row}))
+        outcomes = rows.read_outcomes([f"{run}x{row}_{session}_0" for row in order for session in (0, 1)], "train")
+        plan = replayer._plan(form_groups(outcomes))
+        chosen.add(frozenset((one.outcome.key[2:], one.candidate.step) for one in plan))
+    assert len(chosen) == 1 and len(*chosen) == 3
+
+
+def test_a_success_of_less_reward_than_todays_failures_is_left_out_and_counted(empty_queue, rollouts, sampler):
+    replaying = sampler()
+    replaying.replayer.store.add(stored_success(rollouts, seed=1))
+    shaped = [rollouts.output("a", 0.0, seed=i).model_copy(update={"reward_score": 2.0}) for i in (2, 3)]
+    rollouts.put("p1", shaped)
+    batch, metrics = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    assert replayed_keys(batch) == []
+    assert (metrics["replay/no_gain"], metrics["replay/missed"], metrics["replay/injected"]) == (1, 1, 0)
 
 
 def test_without_replay_the_filter_is_verls_own(empty_queue, rollouts, sampler):

@@ -1,3 +1,4 @@
+import random
 from collections import Counter
 
 import pytest
@@ -12,9 +13,9 @@ from arpo_verl.replay.store.success_store import SuccessStore
 CONFIG = ReplayConfig()
 
 
-def outcome(session, success, uid="u", task_id="a", format_error=False, reward=None, stop="finished", turns=3):
+def outcome(session, success, uid="u", task_id="a", format_error=False, reward=None, stop="finished", turns=3, **more):
     reward = success - 0.5 * format_error if reward is None else reward
-    return Outcome(f"{uid}_{session}_0", task_id, success, reward, format_error, stop, turns)
+    return Outcome(f"{uid}_{session}_0", task_id, success, reward, format_error, stop, turns, **more)
 
 
 def group(*scores, task_id="a", uid="u", **kwargs):
@@ -143,12 +144,14 @@ def test_no_success_is_used_twice_in_a_batch_however_often_it_is_stored():
 
 def test_the_choice_does_not_depend_on_which_groups_finished_first():
     store = store_of(*(stored(task_id, step=step) for task_id in "ab" for step in range(6)))
-    groups = [group(0, 0, task_id=task_id, uid=f"{task_id}{i}") for task_id in "ab" for i in range(3)]
+    groups = [group(0, 0, task_id=task_id, uid=f"{task_id}{i}", drawn=i) for task_id in "ab" for i in range(3)]
 
-    def used(order):
-        return Counter((r.candidate.task_id, r.candidate.step) for r in plan(order, store))
+    def chosen(order):
+        return {r.outcome.uid: (r.outcome.session, r.candidate.step) for r in plan(order, store)}
 
-    assert used(groups) == used(groups[::-1])
+    assert len(chosen(groups)) == 6
+    for seed in range(20):
+        assert chosen(random.Random(seed).sample(groups, 6)) == chosen(groups)
 
 
 def test_more_groups_only_add_to_the_plan():

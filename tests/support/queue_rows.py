@@ -101,9 +101,9 @@ class Rollouts:
             rows.append(whole.model_copy(update=changes))
         return rows
 
-    def put(self, uid, outputs, step=1, partition_id="train"):
+    def put(self, uid, outputs, step=1, partition_id="train", **extra_info):
         """Put a finished prompt with its sessions; `outputs` by session: a row or a list of them, or None for a session
-        that failed."""
+        that failed. `extra_info` is what the dataset's row has beside task and instruction."""
         for session, output in enumerate(outputs):
             if output is None:
                 continue
@@ -115,7 +115,7 @@ class Rollouts:
                 "global_steps": step,
                 "raw_prompt": [{"role": "user", "content": task_id}],
                 "data_source": "osworld",
-                "extra_info": {"task_id": task_id, "instruction": "Wait, please."},
+                "extra_info": {"task_id": task_id, "instruction": "Wait, please.", **extra_info},
                 "reward_model": {"ground_truth": ""},
             }
             asyncio.run(self.worker._agent_loop_postprocess(output, partition_id == "val", **prompt))

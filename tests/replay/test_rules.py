@@ -1,0 +1,79 @@
+"""What a replay may teach: it enters only where it gains."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.replay_trajectories import stored
+
+from arpo_verl.replay.choice import Group, Outcome, choose_replays
+from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.rules import gains
+from arpo_verl.replay.store.success_store import SuccessStore
+
+torch = pytest.importorskip("torch")
+
+from arpo_verl.replay.advantages import group_advantages  # noqa: E402
+
+
+def failing(rewards, **more):
+    """A group of failures with these rewards."""
+    rows = [Outcome(f"u_{i}_0", "a", 0.0, reward, False, "finished", 3, **more) for i, reward in enumerate(rewards)]
+    return Group("a", tuple(rows))
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("rewards", "replay", "replaced"),
+    [
+        # What the group's rewards are, the stored one, and the members whose place it may take.
+        ([0.0, -1.0, 0.0, -1.0], 1.0, {0, 1, 2, 3}),
+        ([2.0] * 8, 1.0, set()),  # today's reward function gives failures more
+        ([0.81] * 8, 0.5, set()),  # partial credit
+        ([0.81, 0.1, 0.2, 0.1], 0.5, {1, 2, 3}),
+        ([0.9, 0.9, 0.9, 0.0], 0.5, set()),  # above the one it would replace, below the mean
+        ([0.9, 0.0], 0.5, set()),  # in the place of 0.9 it would gain, but a better rollout would leave
+        ([0.5] * 4, 0.5, set()),  # nothing is gained
+        ([0.6] * 8, 0.6 + 1e-9, set()),  # the same in float32
+        ([-3.0, -2.0], -1.0, {0, 1}),
+        ([-3.0, -2.0], -2.5, set()),
+        ([1e6, 1e6 + 0.01], 1e6 + 0.02, set()),
+        ([0.0, NAN], 1.0, set()),
+        ([0.0, INF], 1.0, set()),
+        ([-INF, INF, 0.0], 1.0, set()),
+    ],
+)
+@pytest.mark.parametrize("std", ["population", "sample"])
+def test_a_replay_enters_only_where_its_advantage_is_above_0(rewards, replay, replaced, std):
+    failed = failing(rewards)
+    store, left_out, seen = SuccessStore(8), Counter(), set()
+    store.add(stored(reward=replay))
+    for step in range(40):
+        chosen = choose_replays([failed], store, ReplayConfig(), step, left_out=left_out)
+        for replacement in chosen:
+            place = replacement.outcome.session
+            after = torch.tensor([*rewards[:place], replay, *rewards[place + 1 :]])
+            assert group_advantages(after, ["u"] * len(rewards), std=std)[place] > 0
+            seen.add(place)
+    assert seen == replaced
+    assert left_out["no_gain"] == (0 if replaced else 40)
+
+
+@given(
+    st.lists(st.floats(-1e3, 1e3, width=32), min_size=2, max_size=9),
+    st.floats(-1e3, 1e3, width=32),
+    st.integers(0, 8),
+)
+def test_in_the_trainers_numbers_it_never_loses_by_any_rewards(rewards, replay, place):
+    place %= len(rewards)
+    others = [*rewards[:place], *rewards[place + 1 :]]
+    after = torch.tensor([*rewards[:place], replay, *rewards[place + 1 :]])
+    if gains(replay, rewards[place], others):
+        assert replay > rewards[place]
+        for std in ("population", "sample"):
+            assert group_advantages(after, ["u"] * len(rewards), std=std)[place] > 0
+    elif replay - max(rewards[place], sum(others) / len(others)) > 0.1:
+        pytest.fail("it would gain")
