@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from arpo_verl.easyr1.episodes import Played
-from arpo_verl.easyr1.rows import Row, outcome_of, trajectory_of
+from arpo_verl.easyr1.rows import Row, check_visual_tokens, outcome_of, trajectory_of
 from arpo_verl.easyr1.settings import DoorConfig
 from arpo_verl.records.jumps import JumpDetector
 from arpo_verl.records.run_records import GroupLog, RunRecords
 from arpo_verl.replay.choice import form_groups
 from arpo_verl.replay.metrics import group_metrics, rollout_metrics, store_metrics
 from arpo_verl.replay.planner import ReplayPlanner
+from arpo_verl.replay.rules import RowLimits, check_replayable
 from arpo_verl.replay.store.persistence import Fingerprint, save_store
 from arpo_verl.replay.store.restoring import fill_store
 from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.replay.trajectory import StoredTrajectory
 from arpo_verl.rollout.chat import ChatTokenizer
+from arpo_verl.rollout.conversation import TokenLimits
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +36,14 @@ class Replayer:
         chat: the policy's tokens.
         fingerprint: model and options that the store's successes need.
         log: each group's rewards and advantages, which the estimator writes.
+        limits: most tokens of a row.
     """
 
-    def __init__(self, door: DoorConfig, chat: ChatTokenizer, fingerprint: Fingerprint, log: GroupLog) -> None:
+    def __init__(
+        self, door: DoorConfig, chat: ChatTokenizer, fingerprint: Fingerprint, log: GroupLog, limits: TokenLimits
+    ) -> None:
         self._config = door.replay
+        self._limits = RowLimits(limits.prompt, limits.response, limits.most, len(chat.tokenizer))
         self._chat = chat
         self._fingerprint = fingerprint
         self._records = RunRecords(door.agent, log)
@@ -96,7 +102,8 @@ class Replayer:
             fill_store(self.store, places, self._config, lambda: self._fingerprint)
 
     def _check(self, success: StoredTrajectory) -> None:
-        Row.of_trajectory(success, self._chat)
+        check_replayable(success, self._limits, lambda shown, ids, _: check_visual_tokens(shown, ids, self._chat))
+        Row.of_trajectory(success, self._chat)  # refuses several rows
 
     def _replayed(self, key: str, trajectory: StoredTrajectory) -> Row:
         logger.info("replayed a success of step %d into task %s, row %s", trajectory.step, trajectory.task_id, key)

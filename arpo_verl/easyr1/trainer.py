@@ -95,12 +95,13 @@ class ArpoTrainer(stock.RayPPOTrainer):
         pixels = {"min_pixels": geometry.min_pixels, "max_pixels": geometry.max_pixels}
         policy = (self.tokenizer, self.processor)
         self._chat = ChatTokenizer.from_processor(*policy, TemplateBuilder(self.processor), pixels)
-        limits = (data.max_prompt_length, data.max_response_length, self.config.worker.rollout.max_model_len)
+        most = self.config.worker.rollout.max_model_len
+        limits = TokenLimits(data.max_prompt_length, data.max_response_length, most)
         self._door, self._pool, self._val_tasks, self._groups = door, pool, val_tasks, GroupLog()
-        self._player = EpisodePlayer(door, pool, self._chat, TokenLimits(*limits))
+        self._player = EpisodePlayer(door, pool, self._chat, limits)
         is_own = geometry == ImageGeometry.from_processor(self.processor)
         fingerprint = model_fingerprint(*policy, None if is_own else pixels, door.agent)
-        self._replayer = Replayer(door, self._chat, fingerprint, self._groups)
+        self._replayer = Replayer(door, self._chat, fingerprint, self._groups, limits)
         register_estimator(door.replay, self._groups)
 
     def _make_batch_data(self, metrics: dict[str, Any]) -> Any:

@@ -84,6 +84,20 @@ class ModelInputs(AgentLoopWorker):
         self._check_visual_tokens(input_ids, multi_modal_inputs)
         return multi_modal_inputs
 
+    def check_stored(
+        self, screenshots: Sequence[bytes], token_ids: Sequence[int], mm_processor_kwargs: Mapping[str, Any] | None
+    ) -> None:
+        """Check a stored row for `replay/rules.py`; its arguments become those of the image processor.
+
+        Raises:
+            ReplayError: the arguments are not this run's, or the screenshots do not fit the tokens.
+        """
+        for name, value in (mm_processor_kwargs or {}).items():
+            is_limit = name in ("min_pixels", "max_pixels") and type(value) is int and value > 0
+            if not is_limit and self.mm_processor_kwargs.get(name) != value:
+                raise ReplayError(f"its mm_processor_kwargs must be this run's, got {name}={value!r:.80}")
+        self.show(screenshots, torch.tensor(token_ids), mm_processor_kwargs)
+
     def _check_visual_tokens(self, input_ids: torch.Tensor, multi_modal_inputs: Mapping[str, Any]) -> None:
         expected = input_ids.tolist().count(get_processor_token_id(self.processor, "image"))
         grid = multi_modal_inputs.get("image_grid_thw")

@@ -16,7 +16,6 @@ from verl.experimental.agent_loop import AgentLoopOutput
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
 
 from arpo_verl.errors import ConfigError, ReplayError
-from arpo_verl.images import read_image
 from arpo_verl.plugin import queue
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.queue import Batch, plain
@@ -25,7 +24,6 @@ from arpo_verl.replay.labels import REPLAYED, RowLabel
 from arpo_verl.replay.store.record import STEPS_END
 from arpo_verl.replay.trajectory import RowSpan, StoredRow, StoredTrajectory
 from arpo_verl.types import EpisodeId
-from arpo_verl.untrusted import printable
 
 SCREENSHOTS = "screenshots"
 """Name of the column."""
@@ -219,37 +217,6 @@ def rebuild_rows(trajectory: StoredTrajectory, inputs: ModelInputs) -> Iterator[
             shown, fields["input_ids"], trajectory.mm_processor_kwargs
         )
         yield fields
-
-
-def check_replayable(trajectory: StoredTrajectory, inputs: ModelInputs) -> None:
-    """Refuse a success that would end the run when it is replayed: a store may come from somebody else.
-
-    Raises:
-        ReplayError: says what is wrong.
-    """
-    try:
-        for screenshot in trajectory.screenshots:
-            read_image(screenshot)
-        _check_kwargs(trajectory.mm_processor_kwargs or {}, inputs.mm_processor_kwargs)
-        for row in trajectory.each_row():
-            input_ids = torch.tensor([*row.prompt_ids, *row.response_ids])
-            if (most := int(input_ids.max())) >= len(inputs.tokenizer):
-                raise ReplayError(f"its token ids must be below {len(inputs.tokenizer)}, got {most}")
-            shown = [trajectory.screenshots[number] for number in row.screenshots]
-            inputs.show(shown, input_ids, trajectory.mm_processor_kwargs)
-    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:  # also torch's and veRL's
-        raise ReplayError(
-            f"a success of task {printable(trajectory.task_id)[:80]} in step {trajectory.step} cannot be replayed: "
-            f"{printable(str(error))[:300]}"
-        ) from error
-
-
-def _check_kwargs(stored: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Check these kwargs: they become arguments of the image processor."""
-    for name, value in stored.items():
-        is_limit = name in ("min_pixels", "max_pixels") and type(value) is int and value > 0
-        if not is_limit and own.get(name) != value:
-            raise ReplayError(f"its mm_processor_kwargs must be this run's, got {name}={value!r:.80}")
 
 
 def replay_tag(tag: Mapping[str, Any], trajectory: StoredTrajectory, row: RowSpan) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from arpo_verl.plugin.checkpoints import restore_store
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.padding import MiniBatches
 from arpo_verl.plugin.queue import TRAINING, VALIDATION, Batch
+from arpo_verl.plugin.recipe.rules import Recipe
 from arpo_verl.plugin.run_folder import require_shared
 from arpo_verl.plugin.step_metrics import SCORED_METRICS, StepMetrics, staleness_without
 from arpo_verl.plugin.trainer_state import TrainerState, trainer_state
@@ -36,6 +37,7 @@ from arpo_verl.replay.fingerprint import model_fingerprint
 from arpo_verl.replay.metrics import COUNTS, LEVELS, group_metrics, rollout_metrics, store_metrics
 from arpo_verl.replay.planner import ReplayPlanner
 from arpo_verl.replay.prefetch import Prefetch
+from arpo_verl.replay.rules import check_replayable
 from arpo_verl.replay.store.persistence import Fingerprint, save_store
 from arpo_verl.replay.store.success_store import Candidate, SuccessStore
 from arpo_verl.replay.trajectory import StoredTrajectory
@@ -82,9 +84,7 @@ class Replayer:
             self._rebuild,
         )
         self.store = SuccessStore(self.config.capacity_per_task)
-        self._planner = ReplayPlanner(
-            self.store, self.config, lambda success: rows.check_replayable(success, self.inputs)
-        )
+        self._planner = ReplayPlanner(self.store, self.config, self._check)
         if self.config.enable:
             restore_store(self.store, state.resume, self.config, lambda: self.fingerprint)
 
@@ -205,6 +205,10 @@ class Replayer:
             **late,
         }
         return batch, sum(len(group.outcomes) for group in groups), metrics
+
+    def _check(self, success: StoredTrajectory) -> None:
+        limits = Recipe(self.state.recipe).row_limits(len(self.inputs.tokenizer))
+        check_replayable(success, limits, self.inputs.check_stored)
 
     def _rebuild(self, candidate: Candidate) -> Iterable[dict[str, Any]]:
         """Yield the fields of a success's rows, one row at a time."""

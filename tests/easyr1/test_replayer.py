@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from support.easyr1 import require_easyr1
+from support.replay_trajectories import stored
 
 require_easyr1()
 
@@ -12,6 +13,7 @@ from arpo_verl.easyr1.episodes import Played  # noqa: E402
 from arpo_verl.easyr1.replayer import Replayer  # noqa: E402
 from arpo_verl.easyr1.settings import split_config  # noqa: E402
 from arpo_verl.records.run_records import GroupLog  # noqa: E402
+from arpo_verl.rollout.conversation import TokenLimits  # noqa: E402
 from arpo_verl.rollout.episode import Episode  # noqa: E402
 from arpo_verl.rollout.scoring import Score  # noqa: E402
 from arpo_verl.rollout.sequence import EpisodeSequence  # noqa: E402
@@ -25,6 +27,7 @@ def replayer(chat, tmp_path):
         chat,
         SimpleNamespace(),
         GroupLog(),
+        TokenLimits(20, 20),
     )
 
 
@@ -57,9 +60,30 @@ def test_a_task_that_jumps_to_100_percent_is_counted_and_recorded(replayer, tmp_
     assert json.loads(jump) == {"task_id": "a", "step": 3, "earlier": 8, "uid": "u3", "session": 0}
 
 
+def test_a_stored_success_that_cannot_be_replayed_leaves_the_store_and_ends_no_run(replayer, screenshot):
+    sound = dict(screenshots=(), response_ids=(7, 8))
+    bad = {
+        "no picture": dict(screenshots=(b"no picture",)),
+        "a picture without a place": dict(screenshots=(screenshot(),)),
+        "too long a prompt": dict(prompt_ids=(5,) * 21),
+        "too long a response": dict(response_ids=(7,) * 21, response_mask=(1,) * 21, rollout_log_probs=None),
+        "another model's tokens": dict(response_ids=(7, 10**6)),
+        "two rows": dict(rows=[(1, 1, 0, 0), (1, 1, 0, 0)]),
+    }
+    for number, changes in enumerate(bad.values()):
+        replayer.store.add(stored(step=number + 2, **{**sound, **changes}))
+    replayer.store.add(stored(step=1, **sound))
+    rows, metrics = replayer.process(list(played(9, 0.0, 0.0)), 9)
+    assert metrics["replay/injected"] == 1 and sorted(row.reward for row in rows.values()) == [0.0, 1.0]
+    removed = metrics["replay/unusable"]
+    for step in range(10, 40):
+        removed += replayer.process(list(played(step, 0.0, 0.0)), step)[1]["replay/unusable"]
+    assert removed == len(bad) and [success.step for success in replayer.store.trajectories()] == [1]
+
+
 def test_without_replay_nothing_is_stored(chat, tmp_path):
     values = {"data": {"train_files": "embedded"}, "run_dir": str(tmp_path), "replay": {"enable": False}}
-    replayer = Replayer(split_config(values), chat, SimpleNamespace(), GroupLog())
+    replayer = Replayer(split_config(values), chat, SimpleNamespace(), GroupLog(), TokenLimits(20, 20))
     for step in (1, 2):
         _, metrics = replayer.process(list(played(step, *[2.0 - step] * 2)), step)
     assert len(replayer.store) == 0 and metrics["replay/groups_all_failed"] == 1

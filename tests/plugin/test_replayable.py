@@ -7,7 +7,9 @@ from support.pictures import screenshot
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.plugin.model_inputs import ModelInputs
-from arpo_verl.plugin.rows import check_replayable, replay_tag
+from arpo_verl.plugin.recipe.rules import Recipe
+from arpo_verl.plugin.rows import replay_tag
+from arpo_verl.replay.rules import RowLimits, check_replayable
 from arpo_verl.replay.trajectory import StoredTrajectory
 
 LIMITS = {"min_pixels": 3136, "max_pixels": 2116800}
@@ -35,12 +37,68 @@ def success(rollouts):
     )
 
 
+@pytest.fixture(scope="module")
+def check(inputs):
+    """(a success, other limits) -> refuses it."""
+    limits = RowLimits(10_000, 10_000, 10_000, len(inputs.tokenizer))
+    return lambda success, **changes: check_replayable(success, limits._replace(**changes), inputs.check_stored)
+
+
 def with_first(shot, success):
     return {"screenshots": [shot, *success.screenshots[1:]]}
 
 
-def test_a_sound_one_passes(success, inputs):
-    check_replayable(success, inputs)
+def test_a_sound_one_passes_up_to_the_limits(success, check):
+    prompt, response = len(success.prompt_ids), len(success.response_ids)
+    check(success, first_prompt=prompt, response=response, total=prompt + response)
+
+
+@pytest.mark.parametrize(
+    ("limit", "says"),
+    [
+        ("first_prompt", "a prompt's tokens must be at most {} in this run"),
+        ("response", "a response's tokens must be at most {}"),
+        ("total", "a row's tokens must be at most {}"),
+    ],
+)
+def test_one_that_is_longer_than_this_runs_rows_is_refused(success, check, limit, says):
+    prompt, response = len(success.prompt_ids), len(success.response_ids)
+    most = {"first_prompt": prompt, "response": response, "total": prompt + response}[limit] - 1
+    with pytest.raises(ReplayError, match=says.format(most)):
+        check(success, **{limit: most})
+
+
+def test_each_row_of_a_window_is_checked_and_a_later_prompt_has_the_history():
+    spans = [(30, 20, 0, 1), (60, 20, 0, 1), (60, 90, 0, 1)]
+    columns = dict(prompt_ids=[1] * 150, response_ids=[1] * 130, response_mask=[1] * 130, rollout_log_probs=None)
+    success = StoredTrajectory("a", 1, 1.0, 1.0, **columns, screenshots=[screenshot(1)], rows=spans)
+    shown = []
+    check_replayable(success, RowLimits(30, 90, 150, 2), lambda *row: shown.append(row))
+    assert len(shown) == 3
+    for limits in (RowLimits(29, 90, 150, 2), RowLimits(30, 89, 150, 2), RowLimits(30, 90, 149, 2)):
+        with pytest.raises(ReplayError, match="must be at most"):
+            check_replayable(success, limits, lambda *row: None)
+
+
+DYNAMIC = ["actor_rollout_ref.actor.use_dynamic_bsz=true", "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"]
+LENGTHS = ["data.max_prompt_length=100", "data.max_response_length=400"]
+A_GPU = ["actor_rollout_ref.actor.ppo_max_token_len_per_gpu=200"]
+REFERENCE = ["algorithm.use_kl_in_reward=true", "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu=190"]
+
+
+@pytest.mark.parametrize(
+    ("options", "limits"),
+    [
+        ([], (100, 400, 500)),
+        (["actor_rollout_ref.rollout.max_model_len=450"], (100, 400, 450)),
+        (A_GPU, (100, 400, 500)),  # not read
+        ([*DYNAMIC, *A_GPU], (100, 400, 400)),
+        ([*DYNAMIC, *A_GPU, *REFERENCE], (100, 400, 380)),
+        (["+gui_agent.harness=a:b"], (500, 400, 500)),
+    ],
+)
+def test_the_limits_are_those_of_the_recipe(compose, options, limits):
+    assert Recipe(compose(*LENGTHS, *options)).row_limits(7) == (*limits, 7)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +107,7 @@ def test_a_sound_one_passes(success, inputs):
         (lambda success: with_first(success.screenshots[0][:-200], success), "a picture of .* bytes is broken"),
         (lambda success: with_first(b"no picture", success), "a picture must be PNG"),
         (lambda success: with_first(screenshot(1, (320, 240)), success), "visual tokens, got"),
-        (lambda success: {"response_ids": [*success.response_ids[:-1], 10**6]}, "token ids must be below"),
+        (lambda success: {"response_ids": [*success.response_ids[:-1], 10**6]}, "token ids must be at most"),
         (lambda success: {"mm_processor_kwargs": {"do_rescale": False}}, "this run's, got do_rescale=False"),
         (lambda success: {"mm_processor_kwargs": {"max_pixels": "1"}}, "this run's, got max_pixels='1'"),
         (lambda success: {"mm_processor_kwargs": {"max_pixels": 1}}, "cannot be replayed"),
@@ -59,9 +117,9 @@ def test_a_sound_one_passes(success, inputs):
         ),
     ],
 )
-def test_one_that_would_end_the_run_is_refused(damage, says, success, inputs):
+def test_one_that_would_end_the_run_is_refused(damage, says, success, check):
     with pytest.raises(ReplayError, match=says):
-        check_replayable(dataclasses.replace(success, **damage(success)), inputs)
+        check(dataclasses.replace(success, **damage(success)))
 
 
 @pytest.mark.parametrize("version", ["3", -1, 10**19, 1.5, None, True])

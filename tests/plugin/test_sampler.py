@@ -679,6 +679,15 @@ def test_a_success_that_cannot_be_replayed_leaves_the_store_and_is_counted(empty
     assert "removed from the store: a success of task a in step 1 cannot be replayed" in caplog.text
 
 
+def test_a_success_that_is_longer_than_this_runs_rows_is_not_replayed(empty_queue, rollouts, sampler, caplog):
+    replaying = sampler("data.max_response_length=16")
+    replaying.replayer.store.add(stored_success(rollouts, seed=1))
+    rollouts.put("p1", [rollouts.output("a", 0.0, seed=i, turns=1) for i in (2, 3)])
+    _, metrics = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
+    assert metrics["replay/unusable"] == 1 and metrics["replay/injected"] == 0
+    assert "a response's tokens must be at most 16 in this run" in caplog.text
+
+
 def test_the_store_goes_on_where_the_checkpoint_left_it(empty_queue, rollouts, sampler, tmp_path):
     """What the sampler stored, the sampler of a resumed run replays; a changed prompt is refused."""
     resume = ["trainer.resume_mode=auto", f"trainer.default_local_dir={tmp_path}"]

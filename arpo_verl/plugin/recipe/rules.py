@@ -17,6 +17,7 @@ from arpo_verl.footprint import Model
 from arpo_verl.models.family import FULL, load_family
 from arpo_verl.plugin.recipe.footprint import has_reference, num_training_rows, sequence_parallel_size, steps_of_epochs
 from arpo_verl.replay.config import SAMPLERS
+from arpo_verl.replay.rules import RowLimits
 from arpo_verl.tasks.selection import FRONTIER
 
 P = ParamSpec("P")
@@ -102,6 +103,18 @@ class Recipe:
     def longest(self) -> int:
         """Tokens of the longest sequence that the recipe allows."""
         return int(self["data.max_prompt_length"] + self["data.max_response_length"])
+
+    def row_limits(self, vocabulary: int) -> RowLimits:
+        """Return the limits of a row that this run makes and trains on. A harness's first prompt may fill a row."""
+        prompt, response = self["rollout.prompt_length"], self["rollout.response_length"]
+        most = [prompt + response, self["rollout.max_model_len"]]
+        if self["actor.use_dynamic_bsz"]:  # veRL asserts that a row fits what the GPUs of a sequence take at once
+            splits = {"actor.ppo": self.actor_split, "rollout.log_prob": self.actor_split}
+            splits |= {"ref.log_prob": self.ref_split} if self.has_reference else {}
+            most += [(self[f"{name}_max_token_len_per_gpu"] or 0) * split for name, split in splits.items()]
+        total = min(filter(None, most))
+        has_harness = self["gui_agent.harness"] is not None
+        return RowLimits(total if has_harness else prompt, response, total, vocabulary)
 
     @cached_property
     def tasks(self) -> int | None:
