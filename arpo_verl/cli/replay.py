@@ -147,6 +147,7 @@ def seed(args: argparse.Namespace) -> int:
 
     from arpo_verl.config import build_config
     from arpo_verl.plugin.seeding import SeedPolicy, seed_store
+    from arpo_verl.plugin.trainer_state import TrainerState
     from arpo_verl.records.recorded import read_episodes
     from arpo_verl.replay.config import ReplayConfig
     from arpo_verl.replay.store.persistence import save_store
@@ -155,7 +156,8 @@ def seed(args: argparse.Namespace) -> int:
     _require_new(args.out)
     recipe = compose_named(args.recipe, args.overrides)
     config = build_config(ReplayConfig, "replay", recipe.replay)
-    policy, store = SeedPolicy.of_recipe(recipe), SuccessStore(config.capacity_per_task)
+    policy = SeedPolicy.of_recipe(recipe)
+    store = SuccessStore(config.capacity_per_task, TrainerState(recipe).reward_function)
     episodes = (episode for source in args.sources for episode in read_episodes(source))
     report = seed_store(store, tqdm(episodes, desc="episodes", unit="episode"), policy, config)
     for reason, count in sorted(report.skipped.items()):

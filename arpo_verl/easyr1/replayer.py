@@ -15,7 +15,7 @@ from arpo_verl.records.run_records import GroupLog, RunRecords
 from arpo_verl.replay.choice import form_groups
 from arpo_verl.replay.metrics import group_metrics, rollout_metrics, store_metrics
 from arpo_verl.replay.planner import ReplayPlanner
-from arpo_verl.replay.rules import RowLimits, check_replayable
+from arpo_verl.replay.rules import RowLimits, check_replayable, reward_function
 from arpo_verl.replay.store.persistence import Fingerprint, save_store
 from arpo_verl.replay.store.restoring import fill_store
 from arpo_verl.replay.store.success_store import SuccessStore
@@ -48,7 +48,8 @@ class Replayer:
         self._fingerprint = fingerprint
         self._records = RunRecords(door.agent, log)
         self._jumps = JumpDetector()
-        self.store = SuccessStore(door.replay.capacity_per_task)
+        arguments = {"environment.partial_credit": door.environment.partial_credit}
+        self.store = SuccessStore(door.replay.capacity_per_task, reward_function(None, None, arguments))
         self._planner = ReplayPlanner(self.store, door.replay, self._check)
 
     def process(self, played: Sequence[Played], step: int) -> tuple[dict[str, Row], dict[str, Any]]:
@@ -56,11 +57,11 @@ class Replayer:
         that none is replayed into its own step."""
         rows = {one.key: Row.of_fault(self._chat) for one in played}
         outcomes, new = [], []
-        for one in played:
+        for place, one in enumerate(played):
             if one.episode is None or one.score is None:
                 continue
             rows[one.key] = Row.of_episode(one.episode, one.score)
-            outcomes.append(outcome_of(one.key, one.episode, one.score))
+            outcomes.append(outcome_of(one.key, one.episode, one.score, place))
             if self._config.enable and outcomes[-1].is_success(self._config):
                 new.append(trajectory_of(outcomes[-1], one.episode, step))
         groups = form_groups(outcomes)

@@ -18,6 +18,7 @@ from arpo_verl.easyr1.images import FILE, model_file
 from arpo_verl.errors import ReplayError
 from arpo_verl.images import image_size
 from arpo_verl.replay.choice import Outcome
+from arpo_verl.replay.rules import task_content
 from arpo_verl.replay.trajectory import StoredRow, StoredTrajectory
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.episode import Episode
@@ -66,8 +67,8 @@ class Row:
         return cls([chat.end_id], [chat.end_id], [0], 0.0, ())
 
 
-def outcome_of(key: str, episode: Episode, score: Score) -> Outcome:
-    """Return an episode's outcome, for its group."""
+def outcome_of(key: str, episode: Episode, score: Score, drawn: int) -> Outcome:
+    """Return an episode's outcome, for its group; see `Outcome` for `drawn`."""
     return Outcome(
         key=key,
         task_id=episode.task.task_id,
@@ -76,6 +77,8 @@ def outcome_of(key: str, episode: Episode, score: Score) -> Outcome:
         format_error=episode.format_error,
         stop_reason=episode.stop_reason.value,
         num_turns=len(episode.turns),
+        drawn=drawn,
+        task_content=task_content(episode.task.instruction, episode.task.spec),
     )
 
 
@@ -86,6 +89,7 @@ def trajectory_of(outcome: Outcome, episode: Episode, step: int) -> StoredTrajec
     return StoredTrajectory.of_rows(
         [stored],
         task_id=outcome.task_id,
+        task_content=outcome.task_content,
         step=step,
         success=outcome.success,
         reward=outcome.reward,

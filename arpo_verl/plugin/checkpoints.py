@@ -21,7 +21,7 @@ from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 
 from arpo_verl.plugin.resume import (
     STEP_FOLDER,
-    ResumeRecord,
+    record_of,
     resumed_checkpoint,
     settings_of,
     step_of,
@@ -98,7 +98,7 @@ class ReplayCheckpointCallback(CheckpointCallback):
         """Save the record and the sampler's store, and remove what veRL leaves of old checkpoints."""
         folder = Path(checkpoint_dir)
         tasks = getattr(getattr(trainer, "train_dataset", None), "tasks", ())  # other datasets have none
-        write_record(folder, ResumeRecord(tuple(task.task_id for task in tasks), self._settings))
+        write_record(folder, record_of(self._settings, tasks))
         replayer = getattr(trainer.replay_buffer, "replayer", None)
         if replayer is not None and replayer.config.enable:
             replayer.save(folder / STORE_FOLDER)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -19,6 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 from arpo_verl.errors import ConfigError
 from arpo_verl.files import write_whole
 from arpo_verl.records.layout import LATEST_CHECKPOINT
+from arpo_verl.replay.rules import task_content
+from arpo_verl.types import Task
 from arpo_verl.untrusted import MOST_JSON_BYTES, parse_json, printable, read_regular
 from arpo_verl.versions import __version__
 
@@ -64,6 +66,8 @@ class ResumeRecord:
     """Ids of the training rows, in the dataset's order. A task appears as often as an epoch draws it."""
     settings: Mapping[str, str]
     """The recipe's values as JSON text, by the full names of the options."""
+    contents: Mapping[str, str] = field(default_factory=dict)
+    """What each task is, see `task_content`, by its id; empty if an earlier version saved it."""
 
     def order_change(self, now: ResumeRecord) -> str:
         """Return why a position in the saved order does not fit the order of `now`; empty if the orders are equal."""
@@ -71,6 +75,11 @@ class ResumeRecord:
             return describe_tasks(self.tasks, now.tasks)
         changed = (name for name in _ORDER if self.settings.get(name) != now.settings.get(name))
         return ", ".join(f"{name} changed" for name in changed)
+
+    def task_changes(self, now: ResumeRecord) -> str:
+        """Return which tasks are others under the same id; empty if none is."""
+        changed = [task for task, content in self.contents.items() if now.contents.get(task, content) != content]
+        return f"another instruction, set-up or evaluator of {_named(changed)}" if changed else ""
 
     def changed(self, now: ResumeRecord) -> Iterator[tuple[str, str, str]]:
         """Yield option, old value and new value of each change; a value is JSON text, or `not given`."""
@@ -80,9 +89,10 @@ class ResumeRecord:
                 yield name, old, new
 
 
-def record_of(recipe: DictConfig, task_ids: Iterable[str]) -> ResumeRecord:
-    """Return the record of a run with this recipe, whose training rows are these tasks."""
-    return ResumeRecord(tuple(task_ids), settings_of(recipe))
+def record_of(settings: Mapping[str, str], tasks: Sequence[Task]) -> ResumeRecord:
+    """Return the record of a run with these settings, whose training rows are these tasks."""
+    contents = {task.task_id: task_content(task.instruction, task.spec) for task in tasks}
+    return ResumeRecord(tuple(task.task_id for task in tasks), settings, contents)
 
 
 def order_of(recipe: DictConfig, task_ids: Iterable[str]) -> ResumeRecord:
@@ -149,7 +159,7 @@ def write_record(checkpoint: Path, record: ResumeRecord) -> None:
         OSError: the disk refuses.
     """
     values = {"format": FORMAT, "version": VERSION, "written_by": f"arpo-verl {__version__}"}
-    values |= {"tasks": list(record.tasks), "settings": dict(record.settings)}
+    values |= {"tasks": list(record.tasks), "settings": dict(record.settings), "contents": dict(record.contents)}
     write_whole(checkpoint / RECORD_FILE, json.dumps(values, indent=1).encode("ascii") + b"\n")
 
 
@@ -168,10 +178,10 @@ def read_record(checkpoint: Path) -> ResumeRecord | None:
         raise ConfigError(_refusal(path, f"cannot be read: {error}")) from error
     if not isinstance(values, dict) or (values.get("format"), values.get("version")) != (FORMAT, VERSION):
         raise ConfigError(_refusal(path, f'has no "format": "{FORMAT}" of version {VERSION}'))
-    tasks, settings = values.get("tasks"), values.get("settings")
-    if not _are_texts(tasks) or not isinstance(settings, dict) or not _are_texts(list(settings.values())):
+    tasks, named = values.get("tasks"), [values.get("settings"), values.get("contents", {})]
+    if not _are_texts(tasks) or not all(isinstance(each, dict) and _are_texts(list(each.values())) for each in named):
         raise ConfigError(_refusal(path, "has malformed tasks or settings"))
-    return ResumeRecord(tuple(tasks), settings)
+    return ResumeRecord(tuple(tasks), *named)
 
 
 def _are_texts(values: Any) -> TypeGuard[list[str]]:

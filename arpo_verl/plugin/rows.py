@@ -21,6 +21,7 @@ from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.queue import Batch, plain
 from arpo_verl.replay.choice import Outcome, episode_of, row_key, uid_of
 from arpo_verl.replay.labels import REPLAYED, RowLabel
+from arpo_verl.replay.rules import task_content
 from arpo_verl.replay.store.record import STEPS_END
 from arpo_verl.replay.trajectory import RowSpan, StoredRow, StoredTrajectory
 from arpo_verl.types import EpisodeId
@@ -116,6 +117,7 @@ def _outcome(
         num_turns=int(extra_fields["num_turns"]),
         num_rows=num_rows,
         drawn=drawn if isinstance(drawn := task.get("draw", task.get("index")), int) else 0,
+        task_content=task_content(str(task.get("instruction")), task.get("spec")),
     )
 
 
@@ -173,6 +175,7 @@ def _trajectory(outcome: Outcome, rows: Sequence[Mapping[str, Any]], step: int, 
     return StoredTrajectory.of_rows(
         stored,
         task_id=outcome.task_id,
+        task_content=outcome.task_content,
         step=step,
         success=outcome.success,
         reward=outcome.reward,

@@ -83,7 +83,7 @@ class Replayer:
             self._plan,
             self._rebuild,
         )
-        self.store = SuccessStore(self.config.capacity_per_task)
+        self.store = SuccessStore(self.config.capacity_per_task, state.reward_function)
         self._planner = ReplayPlanner(self.store, self.config, self._check)
         if self.config.enable:
             restore_store(self.store, state.resume, self.config, lambda: self.fingerprint)

@@ -205,6 +205,7 @@ def seed_trajectory(episode: RecordedEpisode, policy: SeedPolicy) -> StoredTraje
     return StoredTrajectory.of_rows(
         rows,
         task_id=episode.task_id,
+        task_content=episode.task_content,
         step=SEED_STEP,
         success=episode.success,
         reward=episode.reward,
@@ -231,6 +232,8 @@ def _reason_to_skip(episode: RecordedEpisode, agent: GuiAgentConfig, config: Rep
         return "ended in a malformed reply"
     if not episode.screenshots:
         return "recorded without its screenshots"
+    if not episode.task_content:
+        return "recorded by an earlier version, without the content of its task"
     if agent.harness is not None and not episode.requests:
         return "played by no harness"
     return "longer than gui_agent.max_steps" if len(episode.replies) > agent.max_turns else None

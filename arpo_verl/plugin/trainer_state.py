@@ -28,6 +28,7 @@ from arpo_verl.plugin.trainer_watch import TrainerEngines, TrainerFault
 from arpo_verl.records.run_records import GroupLog
 from arpo_verl.replay.choice import Group
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.rules import reward_function
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.tasks.frontier import Frontier
 
@@ -155,6 +156,14 @@ class TrainerState:
     def environment(self) -> EnvironmentConfig | None:
         """The section `environment`; None with another agent loop, which uses none of our desktops."""
         return None if self.recipe.get("environment") is None else self._build(EnvironmentConfig, "environment")
+
+    @property
+    def reward_function(self) -> str:
+        """Name and arguments of the reward function, the same text on every machine."""
+        chosen = OmegaConf.select(self.recipe, "reward.custom_reward_function") or {}
+        credit = 0.0 if self.environment is None else self.environment.partial_credit
+        arguments = {**(chosen.get("reward_kwargs") or {}), "environment.partial_credit": credit}
+        return reward_function(chosen.get("name"), chosen.get("path"), arguments)
 
     @cached_property
     def sampler(self) -> SamplerConfig:

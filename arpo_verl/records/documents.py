@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from arpo_verl.records.layout import screenshot_name, step_folder
+from arpo_verl.replay.rules import task_content
 from arpo_verl.rollout.episode import Episode, Turn
 from arpo_verl.rollout.scoring import Score
 from arpo_verl.rollout.sequence import EpisodeSequence, Generated
@@ -41,6 +42,7 @@ class EpisodeRecord:
             "desktop": desktop,
             "started_at": episode.started_at,
             "programs": _programs(episode.task),
+            "task_content": task_content(episode.task.instruction, episode.task.spec),
             "stop_reason": episode.stop_reason.value,
             "success": episode.success,
             "share": episode.share,

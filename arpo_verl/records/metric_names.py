@@ -78,6 +78,10 @@ REPLAY: Mapping[str, Meaning] = {
     "replay/unusable": Meaning(
         "successes", "Successes that left the store because this policy's rows cannot be rebuilt from them."
     ),
+    "replay/changed_task": Meaning(
+        "successes",
+        "Successes that no failed group of their task got, since its instruction, set-up or evaluator changed.",
+    ),
     "replay/without/NAME": Meaning(
         "that of NAME", "veRL's metric NAME over the rows that are no replays; the next table lists the names."
     ),

@@ -42,6 +42,8 @@ class RecordedEpisode:
     """The numbers of prompt and response tokens, if they were recorded."""
     format_error: bool = False
     validation: bool = False
+    task_content: str = ""
+    """See `replay/rules.py: task_content`; empty if an earlier version recorded it."""
     reward_extra_info: dict[str, Any] = field(default_factory=dict)
     requests: tuple[dict[str, Any], ...] = field(default=(), repr=False)
     """Of each reply, what a harness asked; none where not each has one."""
@@ -109,6 +111,7 @@ def _read_recorded(folder: Path) -> RecordedEpisode:
         num_tokens=(values["prompt_tokens"], values["response_tokens"]),
         format_error=bool(values["format_error"]),
         validation=bool(values["validation"]),
+        task_content=str(values.get("task_content", "")),
         reward_extra_info=dict(values["reward_extra_info"]),
         requests=_requests(values["turns"]),
     )

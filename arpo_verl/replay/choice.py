@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.config import ReplayConfig
-from arpo_verl.replay.rules import NO_GAIN, gains
+from arpo_verl.replay.rules import CHANGED_TASK, NO_GAIN, gains
 from arpo_verl.replay.store.success_store import Candidate, SuccessStore
 
 # A lone rollout is compared with nothing: replacing it would swap data for an advantage of 0.
@@ -53,6 +53,8 @@ class Outcome:
     num_rows: int = 1
     drawn: int = 0
     """Number of its prompt in the order of the tasks, the same in a rerun."""
+    task_content: str = ""
+    """See `rules.task_content`; empty if the trainer knows no task."""
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -92,6 +94,11 @@ class Group:
     def drawn(self) -> int:
         """See `Outcome.drawn`."""
         return self.outcomes[0].drawn
+
+    @property
+    def task_content(self) -> str:
+        """See `Outcome.task_content`."""
+        return self.outcomes[0].task_content
 
     @property
     def mean(self) -> float:
@@ -159,26 +166,29 @@ def choose_replays(
     Source: the paper replaces a random failure; the reference always replaces the first of the group.
     """
     counted: Counter[str] = Counter() if left_out is None else left_out
-    queues: dict[str, list[Candidate]] = {}
+    queues: dict[tuple[str, str], list[Candidate]] = {}
     failed: Counter[str] = Counter()
     replacements = []
-    for group in sorted(groups, key=lambda group: group.drawn):
+    for group in sorted(groups, key=lambda group: (group.drawn, group.uid)):
         if len(group.outcomes) < MIN_GROUP_SIZE or not group.all_failed(config):
             continue
         name = f"{config.seed}/{step}/{draw}/{group.task_id}"
-        if group.task_id not in queues:
-            queues[group.task_id] = _candidates(store, group.task_id, random.Random(name))
+        task = (group.task_id, group.task_content)
+        if task not in queues:
+            queues[task] = _candidates(store, group, random.Random(name), counted)
         rng = random.Random(f"{name}/{failed[group.task_id]}")
         failed[group.task_id] += 1
-        replacements += _replace(group, queues[group.task_id], config, rng, counted)
+        replacements += _replace(group, queues[task], config, rng, counted)
     return tuple(replacements)
 
 
-def _candidates(store: SuccessStore, task_id: str, rng: random.Random) -> list[Candidate]:
-    """Return the task's distinct successes, in the random order in which they are used."""
+def _candidates(store: SuccessStore, group: Group, rng: random.Random, left_out: Counter[str]) -> list[Candidate]:
+    """Return the distinct successes of the group's task, in the random order in which they are used."""
     candidates: list[Candidate] = []
-    for candidate in store.candidates(task_id):
-        if candidate not in candidates:
+    for candidate in store.candidates(group.task_id):
+        if candidate.task_content != group.task_content:
+            left_out[CHANGED_TASK] += 1
+        elif candidate not in candidates:
             candidates.append(candidate)
     return rng.sample(candidates, len(candidates))
 

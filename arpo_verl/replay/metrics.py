@@ -21,7 +21,8 @@ _MIB = 1024**2
 COUNTS = (
     *("replay/groups_all_failed", "replay/groups_all_solved", "replay/groups_mixed", "replay/injected"),
     *("replay/missed", "replay/stored", "replay/stored_untrained", "replay/prefetched", "replay/unusable"),
-    *("replay/no_gain", "rollout/tasks_jumped", "batch/rows", "batch/padding_rows", "batch/updates"),
+    *("replay/no_gain", "replay/changed_task", "rollout/tasks_jumped"),
+    *("batch/rows", "batch/padding_rows", "batch/updates"),
 )
 """Counts in a batch; a step reports their sums."""
 LEVELS = ("replay/store_trajectories", "replay/store_tasks", "replay/store_mib")

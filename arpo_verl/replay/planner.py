@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.choice import Group, Replacement, choose_replays
 from arpo_verl.replay.config import ReplayConfig
-from arpo_verl.replay.rules import NO_GAIN
+from arpo_verl.replay.rules import CHANGED_TASK, NO_GAIN
 from arpo_verl.replay.store.success_store import Candidate, SuccessStore
 from arpo_verl.replay.trajectory import StoredTrajectory
 
@@ -40,7 +40,11 @@ class ReplayPlanner:
 
     def take_counts(self) -> dict[str, int]:
         """Return metrics: how many successes left the store since the last call, and what the last plan left out."""
-        counts = {"replay/unusable": self._num_removed, "replay/no_gain": self._left_out[NO_GAIN]}
+        counts = {
+            "replay/unusable": self._num_removed,
+            "replay/no_gain": self._left_out[NO_GAIN],
+            "replay/changed_task": self._left_out[CHANGED_TASK],
+        }
         self._num_removed = 0
         self._left_out.clear()
         return counts

@@ -1,13 +1,17 @@
 """The rules for what a replay may teach. Every door and every method of replay keeps them. Pure.
 
-A replay enters only above what it is compared with (`gains`), and fits this run's limits (`check_replayable`).
+A replay enters only above what it is compared with (`gains`). It belongs to its task's content, not only to its id
+(`task_content`), and fits this run's limits (`check_replayable`).
 """
 
 from __future__ import annotations
 
+import functools
+import json
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from arpo_verl.errors import ReplayError
@@ -17,8 +21,12 @@ from arpo_verl.untrusted import printable
 
 NO_GAIN = "no_gain"
 """Counts failed groups that get no replay, since none of their task's successes has a reward above theirs."""
+CHANGED_TASK = "changed_task"
+"""Counts stored successes that a failed group did not get, since its task has another content now."""
+_DESCRIPTIVE = ("id", "source", "trajectory", "related_apps", "fixed_ip", "possibility_of_env_change", "hint")
+"""Fields of OSWorld's task files that decide nothing of what is played and judged."""
 _LEAST_GAIN = 1e-5
-"""Least gain, as a share of the largest reward: the trainer's float32 cannot tell smaller ones from rounding."""
+"""Least gain, as a share of the largest reward: the trainer's float32 takes smaller ones for rounding."""
 
 
 def gains(reward: float, replaced: float, others: Sequence[float]) -> bool:
@@ -35,6 +43,39 @@ def gains(reward: float, replaced: float, others: Sequence[float]) -> bool:
     if not all(map(math.isfinite, rewards)):
         return False
     return reward - max(replaced, statistics.fmean(others)) > _LEAST_GAIN * max(map(abs, rewards))
+
+
+def task_content(instruction: str, spec: object) -> str:
+    """Return a hash of what decides how a task is played and judged: its instruction, set-up, evaluator and unknown
+    fields. The hash is the same on every machine, wherever the file is and in whatever order its fields are.
+
+    Args:
+        spec: the task file's JSON, as text or as a mapping; None if a dataset has none.
+    """
+    plain = dict(spec) if isinstance(spec, Mapping) else spec
+    return _hash(instruction, plain if isinstance(plain, str) else json.dumps(plain, default=str))
+
+
+@functools.lru_cache(maxsize=1024)
+def _hash(instruction: str, spec: str) -> str:
+    try:
+        fields = json.loads(spec, object_hook=_without_place)
+    except ValueError:  # a dataset of somebody else's
+        fields = spec
+    if isinstance(fields, dict):
+        fields = {name: value for name, value in fields.items() if name not in _DESCRIPTIVE}
+    return sha256(json.dumps([instruction, fields], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _without_place(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a part of a task, without the folder of a web application on this machine (`tasks/cua_gym.py`)."""
+    return {"port": value["port"]} if value.keys() == {"folder", "port"} else value
+
+
+def reward_function(name: str | None, path: str | None, arguments: Mapping[str, Any]) -> str:
+    """Return a reward function as text that can be compared; by default ours. A moved file is the same."""
+    source = (path or "pkg://arpo_verl.reward").rpartition("/")[2]
+    return f"{name if path else 'compute_score'} of {source} with {json.dumps(arguments, sort_keys=True, default=str)}"
 
 
 class RowLimits(NamedTuple):

@@ -75,6 +75,9 @@ class StoredTrajectory:
     screenshots: Sequence[bytes] = field(repr=False)
     """The desktop's files, or losslessly re-encoded ones, in order; each once, whichever rows show it."""
     num_turns: int = 0
+    task_content: str = ""
+    """The content of the task that it solved, see `rules.task_content`. Empty in a store that was saved before version
+    6, which does not say it."""
     extra_fields: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The row's other extra fields, as plain values."""
     mm_processor_kwargs: Mapping[str, Any] | None = field(default=None, repr=False)

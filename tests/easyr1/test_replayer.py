@@ -13,6 +13,7 @@ from arpo_verl.easyr1.episodes import Played  # noqa: E402
 from arpo_verl.easyr1.replayer import Replayer  # noqa: E402
 from arpo_verl.easyr1.settings import split_config  # noqa: E402
 from arpo_verl.records.run_records import GroupLog  # noqa: E402
+from arpo_verl.replay.rules import task_content  # noqa: E402
 from arpo_verl.rollout.conversation import TokenLimits  # noqa: E402
 from arpo_verl.rollout.episode import Episode  # noqa: E402
 from arpo_verl.rollout.scoring import Score  # noqa: E402
@@ -61,7 +62,7 @@ def test_a_task_that_jumps_to_100_percent_is_counted_and_recorded(replayer, tmp_
 
 
 def test_a_stored_success_that_cannot_be_replayed_leaves_the_store_and_ends_no_run(replayer, screenshot):
-    sound = dict(screenshots=(), response_ids=(7, 8))
+    sound = dict(screenshots=(), response_ids=(7, 8), task_content=task_content("Press Yes.", {}))
     bad = {
         "no picture": dict(screenshots=(b"no picture",)),
         "a picture without a place": dict(screenshots=(screenshot(),)),

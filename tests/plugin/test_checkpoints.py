@@ -11,12 +11,13 @@ from verl.utils.checkpoint.checkpoint_manager import BaseCheckpointManager
 
 from arpo_verl.errors import ConfigError, ReplayError
 from arpo_verl.plugin.checkpoints import restore_store
-from arpo_verl.plugin.resume import describe_tasks, read_record, resumed_checkpoint
+from arpo_verl.plugin.resume import describe_tasks, read_record, record_of, resumed_checkpoint
 from arpo_verl.plugin.trainer_state import ResumeConfig
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.store.persistence import Fingerprint, save_store
 from arpo_verl.replay.store.screenshots import screenshot_name
 from arpo_verl.replay.store.success_store import SuccessStore
+from arpo_verl.types import Task
 
 OURS = Fingerprint("tokenizer", "processor", "prompt")
 CALLBACK = "arpo_verl.plugin.checkpoints.ReplayCheckpointCallback"
@@ -283,13 +284,15 @@ def test_a_checkpoint_says_what_its_run_was_made_of(tmp_path):
     )
     callback = build_checkpoint_callback(recipe)
     recipe.data.seed = 7  # as veRL writes into the recipe of a run that has begun
-    tasks = [SimpleNamespace(task_id=task_id) for task_id in "abb"]
+    tasks = [Task(task_id, f"Do {task_id}.", {}) for task_id in "abb"]
     checkpoint = tmp_path / "global_step_1"
     checkpoint.mkdir()
     trainer = SimpleNamespace(replay_buffer=object(), train_dataset=SimpleNamespace(tasks=tasks))
     callback.on_save(trainer=trainer, global_step=1, checkpoint_dir=str(checkpoint))
     record = read_record(checkpoint)
-    assert record.tasks == ("a", "b", "b")
+    assert record.tasks == ("a", "b", "b") and record.contents.keys() == {"a", "b"}
+    assert record.task_changes(record_of({}, tasks)) == ""
+    assert record.task_changes(record_of({}, [Task("a", "Do it.", {})])).endswith("evaluator of a")
     assert (record.settings["data.seed"], record.settings["environment.num_desktops"]) == ("1", "4")
     assert b"never written" not in (checkpoint / "resume.json").read_bytes()
 
@@ -301,6 +304,7 @@ HOSTILE = {
     "another version": b'{"format": "arpo-verl resume", "version": 2, "tasks": [], "settings": {}}',
     "tasks that are none": b'{"format": "arpo-verl resume", "version": 1, "tasks": {"a": 1}, "settings": {}}',
     "numbers": b'{"format": "arpo-verl resume", "version": 1, "tasks": ["a"], "settings": {"data.seed": 1}}',
+    "contents": b'{"format": "arpo-verl resume", "version": 1, "tasks": [], "settings": {}, "contents": {"a": 1}}',
     "deep": b"[" * 5000 + b"]" * 5000,
 }
 

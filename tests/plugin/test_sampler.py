@@ -26,6 +26,7 @@ from arpo_verl.plugin.queue import plain
 from arpo_verl.plugin.trainer_state import SAMPLER_SECTION
 from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.replay.choice import form_groups
+from arpo_verl.replay.rules import task_content
 from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.tasks.frontier import Frontier, FrontierConfig
 
@@ -446,7 +447,8 @@ def test_counts_of_a_step_of_several_batches_are_sums(empty_queue, rollouts, sam
 def stored_success(rollouts, seed, step=1, **changes):
     output = rollouts.output("a", 1.0, seed=seed, step=step)
     columns = {name: getattr(output, name) for name in ("prompt_ids", "response_ids", "response_mask", "screenshots")}
-    return stored(step=step, rollout_log_probs=output.response_logprobs, **{**columns, **changes})
+    content = task_content("Wait, please.", None)
+    return stored(step=step, rollout_log_probs=output.response_logprobs, task_content=content, **{**columns, **changes})
 
 
 FILTER = "algorithm.filter_groups.enable=true"
@@ -677,6 +679,20 @@ def test_a_success_that_cannot_be_replayed_leaves_the_store_and_is_counted(empty
         assert len(store) == step - 2
         store.add(good)
     assert "removed from the store: a success of task a in step 1 cannot be replayed" in caplog.text
+
+
+def test_a_task_that_changed_under_its_id_gets_no_success_from_before(empty_queue, rollouts, sampler):
+    """Else a way around an evaluator would be taught after the evaluator was mended."""
+    replaying = sampler()
+    told = []
+    for step, func in enumerate(("is_lax", "is_lax", "is_strict", "is_lax"), 1):
+        spec = json.dumps({"id": "a", "instruction": "Wait, please.", "evaluator": {"func": func}})
+        played = [rollouts.output("a", float(step == 1), seed=2 * step + i, step=step) for i in (0, 1)]
+        rollouts.put(f"p{step}", played, step=step, spec=spec)
+        batch, metrics = replaying.sample(global_steps=step, partition_id="train", batch_size=1)
+        empty_queue.kv_clear(keys=batch.keys, partition_id="train")
+        told.append((metrics["replay/injected"], metrics["replay/changed_task"]))
+    assert told == [(0, 0), (1, 0), (0, 2), (1, 0)]
 
 
 def test_a_success_that_is_longer_than_this_runs_rows_is_not_replayed(empty_queue, rollouts, sampler, caplog):

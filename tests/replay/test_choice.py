@@ -157,7 +157,7 @@ def test_the_choice_does_not_depend_on_which_groups_finished_first():
 def test_more_groups_only_add_to_the_plan():
     """So that what is rebuilt while the others still generate is what will be wanted."""
     store = store_of(*(stored(task_id, step=step) for task_id in "ab" for step in range(6)))
-    groups = [group(0, 0, task_id=task_id, uid=f"{task_id}{i}") for i in range(3) for task_id in "ab"]
+    groups = [group(0, 0, task_id=task_id, uid=f"{task_id}{i}", drawn=i) for i in range(3) for task_id in "ab"]
     for number in range(1, 6):
         assert plan(groups, store)[:number] == plan(groups[:number], store)
 

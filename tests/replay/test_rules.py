@@ -1,5 +1,6 @@
-"""What a replay may teach: it enters only where it gains."""
+"""What a replay may teach: it enters only where it gains, and belongs to its task's content."""
 
+import json
 from collections import Counter
 
 import pytest
@@ -9,7 +10,7 @@ from support.replay_trajectories import stored
 
 from arpo_verl.replay.choice import Group, Outcome, choose_replays
 from arpo_verl.replay.config import ReplayConfig
-from arpo_verl.replay.rules import gains
+from arpo_verl.replay.rules import gains, task_content
 from arpo_verl.replay.store.success_store import SuccessStore
 
 torch = pytest.importorskip("torch")
@@ -77,3 +78,63 @@ def test_in_the_trainers_numbers_it_never_loses_by_any_rewards(rewards, replay, 
             assert group_advantages(after, ["u"] * len(rewards), std=std)[place] > 0
     elif replay - max(rewards[place], sum(others) / len(others)) > 0.1:
         pytest.fail("it would gain")
+
+
+SPEC = {
+    "id": "a",
+    "snapshot": "chrome",
+    "instruction": "Do it.",
+    "source": "https://example.org",
+    "config": [{"type": "web_apps", "parameters": {"apps": {"shop_mock": {"folder": "/here/dist", "port": 8100}}}}],
+    "related_apps": ["chrome"],
+    "evaluator": {"func": "exact_match", "expected": {"type": "rule", "rules": {"expected": 1}}},
+    "proxy": False,
+}
+
+
+def changed(**fields):
+    return {**SPEC, **fields}
+
+
+ELSEWHERE = {"shop_mock": {"folder": "/there/dist", "port": 8100}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_same"),
+    [
+        (dict(reversed(SPEC.items())), True),
+        (json.dumps(SPEC, indent=3), True),
+        (changed(id="b", source="", related_apps=[], trajectory="x/", fixed_ip=False), True),
+        (changed(config=[{"type": "web_apps", "parameters": {"apps": ELSEWHERE}}]), True),
+        (changed(config=[{"type": "web_apps", "parameters": {"apps": {"bank_mock": ELSEWHERE["shop_mock"]}}}]), False),
+        (changed(config=[]), False),
+        (changed(evaluator={**SPEC["evaluator"], "func": "fuzzy_match"}), False),
+        (changed(evaluator={**SPEC["evaluator"], "expected": {"type": "rule", "rules": {"expected": "1"}}}), False),
+        (changed(proxy=True), False),
+        (changed(snapshot="libreoffice"), False),
+        (changed(own_providers_field=1), False),
+        (None, False),
+        ("no JSON", False),
+    ],
+)
+def test_a_tasks_content_is_what_is_played_and_judged_wherever_its_file_is(spec, is_same):
+    assert (task_content("Do it.", spec) == task_content("Do it.", SPEC)) is is_same
+    assert task_content("Do it twice.", spec) != task_content("Do it.", SPEC)
+
+
+def test_a_content_is_the_same_in_every_process_and_version():
+    """It is compared with what other runs saved."""
+    assert task_content("Do it.", SPEC) == "d00d2360fa4776f7"
+
+
+def test_a_success_is_replayed_into_its_own_tasks_content_alone():
+    store, left_out = SuccessStore(8), Counter()
+    for content, step in (("old", 1), ("new", 2), ("old", 3), ("", 4)):
+        store.add(stored(step=step, task_content=content))
+    for content, steps in (("old", {1, 3}), ("new", {2}), ("newer", set())):
+        chosen = [
+            choose_replays([failing([0.0] * 4, task_content=content)], store, ReplayConfig(), s) for s in range(9)
+        ]
+        assert {one.candidate.step for plan in chosen for one in plan} == steps
+    choose_replays([failing([0.0] * 4, task_content="new")], store, ReplayConfig(), 1, left_out=left_out)
+    assert left_out == {"changed_task": 3}

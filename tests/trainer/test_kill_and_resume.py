@@ -24,8 +24,10 @@ def store_at(run, step):
 
 def planned(store, task_id, number, step):
     """The first `number` replays for groups of the task that failed in this step."""
+    content = store.of_task(task_id)[0].task_content
+    failed = (task_id, 0.0, 0.0, False, "finished", 1)
     groups = [
-        Group(task_id, tuple(Outcome(f"{uid}_{i}_0", task_id, 0.0, 0.0, False, "finished", 1) for i in range(2)))
+        Group(task_id, tuple(Outcome(f"{uid}_{i}_0", *failed, task_content=content) for i in range(2)))
         for uid in range(number)
     ]
     plan = choose_replays(groups, store, ReplayConfig(), step)

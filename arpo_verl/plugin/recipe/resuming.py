@@ -28,6 +28,7 @@ from arpo_verl.plugin.resume import (
     record_of,
     references_of,
     resumed_checkpoint,
+    settings_of,
     step_of,
 )
 from arpo_verl.plugin.trainer_state import TrainerState
@@ -152,8 +153,8 @@ class Resumption:
         if self.recipe["data.custom_cls.path"] == _OUR_DATASET:
             from arpo_verl.plugin.dataset import training_rows  # it imports veRL
 
-            return record_of(self.config, (task.task_id for task in training_rows(self.config.data)))
-        return record_of(self.config, self.saved.tasks if self.saved else ())
+            return record_of(settings_of(self.config), training_rows(self.config.data))
+        return ResumeRecord(self.saved.tasks if self.saved else (), settings_of(self.config))
 
     @property
     def way_out(self) -> str:
@@ -194,7 +195,8 @@ def describe_resume(config: DictConfig) -> tuple[str, ...]:
     resumption = Resumption.of_recipe(config)
     if resumption is None:
         return ()
-    lines = [f"  {line}" for line in (*_describe_order(resumption), *_describe_options(resumption))]
+    described = (_describe_order, _describe_tasks, _describe_options)
+    lines = [f"  {line}" for describe in described for line in describe(resumption)]
     if training_steps(config) == resumption.step:
         lines.append("  nothing is left to train; for more steps raise trainer.total_epochs")
     if resumption.saved is not None and not lines:
@@ -211,6 +213,11 @@ def _describe_order(resumption: Resumption) -> Iterator[str]:
         yield "it does not record its tasks and options: the order of tasks begins anew"
     elif resumption.saved.tasks != resumption.now.tasks:
         yield f"{resumption.saved.order_change(resumption.now)}: the order of tasks begins anew"
+
+
+def _describe_tasks(resumption: Resumption) -> Iterator[str]:
+    if resumption.saved is not None and (changes := resumption.saved.task_changes(resumption.now)):
+        yield f"{changes}: what was solved of these tasks before is not replayed"
 
 
 def _describe_options(resumption: Resumption) -> Iterator[str]:

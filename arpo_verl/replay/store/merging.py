@@ -31,6 +31,8 @@ def merge_stores(folders: Sequence[Path], into: SuccessStore) -> Fingerprint:
                 f"stores to merge must be of one policy, but {folders[0]} and {folder} differ in "
                 f"{' and '.join(differences)}; seed a store for each policy from the recorded episodes instead"
             )
+    functions = {manifest.reward_function for manifest in manifests if manifest.reward_function}
+    into.reward_function = " and ".join(sorted(functions)) or None
     entries: dict[str, tuple[int, int, int, StoredRecord]] = {}
     for number, (folder, manifest) in enumerate(zip(folders, manifests, strict=True)):
         for serial, record in read_records(folder, manifest):

@@ -36,10 +36,11 @@ from arpo_verl.versions import __version__
 logger = logging.getLogger(__name__)
 
 FORMAT = "arpo-verl replay store"
-VERSION = 5
-READABLE_VERSIONS = (1, 2, 3, 4, 5)
+VERSION = 6
+READABLE_VERSIONS = (1, 2, 3, 4, 5, 6)
 """Version 2 adds the episode to a record, and version 3 the rows (before, each record is one row). Only version 4 says
-how often a success was replayed. Before version 5 the manifest has bounds that no longer exist."""
+how often a success was replayed. Before version 5 the manifest has bounds that no longer exist. Version 6 adds the
+content of the task to a record, and the reward function to the manifest."""
 MANIFEST = "store.json"
 SCREENSHOTS = "screenshots"
 _TRAJECTORIES = "trajectories-"
@@ -76,6 +77,8 @@ class Manifest:
     """The serial number of each line. They order the trajectories by age, oldest first."""
     saved_at: str
     written_by: str
+    reward_function: str | None = None
+    """Name and arguments of the reward function of the run that saved it; None before version 6."""
 
 
 def save_store(store: SuccessStore, folder: Path | str, fingerprint: Fingerprint) -> None:
@@ -97,6 +100,7 @@ def save_store(store: SuccessStore, folder: Path | str, fingerprint: Fingerprint
         serials=tuple(serial for serial, _ in entries),
         saved_at=datetime.now(UTC).isoformat(timespec="seconds"),
         written_by=f"arpo-verl {__version__}",
+        reward_function=store.reward_function,
     )
     files.write_whole(folder / MANIFEST, _manifest_json(manifest))
     files.sync_folder(folder)
@@ -133,8 +137,10 @@ def load_store(
     elif len(store):
         raise ReplayError(f"a store must be empty to load into it, but it has {len(store)} trajectories")
     damaged: list[ReplayError] = []
+    unbound = 0
     try:
         for serial, record in read_records(folder, manifest):
+            unbound += not read_record(record.record).get("task_content")
             try:
                 store.add_record(record, lambda name: read_screenshot(folder, name), serial)
             except ReplayError as error:
@@ -147,6 +153,18 @@ def load_store(
     if damaged:
         counts = (len(damaged), len(manifest.serials), folder)
         logger.warning("left out %d of the %d successes in %s, with damaged screenshots: %s", *counts, damaged[0])
+    if unbound and fingerprint is not None:
+        logger.warning(
+            "%d of the %d successes in %s are not replayed: they do not say which content of their task they solved, "
+            "since an earlier version saved them; seed a store from new episodes",
+            *(unbound, len(manifest.serials), folder),
+        )
+    if store.reward_function not in (None, manifest.reward_function):
+        logger.warning(
+            "the rewards in %s are of %s, this run's of %s: a success is replayed only where its reward is above its "
+            "group's",
+            *(folder, manifest.reward_function or "an unknown function", store.reward_function),
+        )
     store.saved_in = folder
     return store
 
@@ -180,7 +198,7 @@ def read_manifest(folder: Path | str) -> Manifest:
             f"{path} must be a replay store's manifest, but arpo-verl writes no such {', '.join(wrong)}; use another "
             "store, or ask its owner to save it again"
         )
-    fields = {name: values[name] for name in _MANIFEST_RULES}
+    fields: dict[str, Any] = {name: values.get(name) for name in _MANIFEST_RULES}
     fingerprint, serials = Fingerprint(**values["fingerprint"]), tuple(values["serials"])
     return Manifest(**{**fields, "fingerprint": fingerprint, "serials": serials})
 
@@ -205,6 +223,7 @@ _MANIFEST_RULES: Mapping[str, Callable[[Any], bool]] = {
     "serials": _are_serials,
     "saved_at": lambda value: isinstance(value, str) and value.isprintable(),
     "written_by": lambda value: isinstance(value, str) and value.isprintable(),
+    "reward_function": lambda value: value is None or (isinstance(value, str) and value.isprintable()),
 }
 
 

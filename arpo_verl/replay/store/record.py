@@ -25,10 +25,12 @@ NOT_ITS_OWN = ("episode", "use")
 """Fields of a record that do not belong to the trajectory: two episodes may lead to the same one. Earlier checkouts
 wrote `use`, how often a success was replayed; nothing reads it any more."""
 
-_PLAIN_FIELDS = ("task_id", "step", "success", "reward", "num_turns", "extra_fields", "mm_processor_kwargs")
+_PLAIN_FIELDS = ("task_id", "task_content", "step", "success", "reward", "num_turns")
+_COMPOSED_FIELDS = ("extra_fields", "mm_processor_kwargs")
 
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "task_id": (str,),
+    "task_content": (str,),
     "step": (int,),
     "success": (int, float),
     "reward": (int, float),
@@ -59,7 +61,7 @@ def encode_record(trajectory: StoredTrajectory, screenshots: Sequence[str]) -> b
     Raises:
         ReplayError: an extra field is not a plain value.
     """
-    values = {name: _as_plain(trajectory, name) for name in _PLAIN_FIELDS}
+    values = {name: _as_plain(trajectory, name) for name in (*_PLAIN_FIELDS, *_COMPOSED_FIELDS)}
     values["screenshots"] = list(screenshots)
     if len(trajectory.rows) > 1:
         values["rows"] = [list(span) for span in trajectory.rows]

@@ -44,6 +44,11 @@ class Candidate:
         return str(self.fields["task_id"])
 
     @property
+    def task_content(self) -> str:
+        """See `StoredTrajectory.task_content`."""
+        return str(self.fields.get("task_content", ""))
+
+    @property
     def step(self) -> int:
         """The training step whose rollout made it."""
         return int(self.fields["step"])
@@ -64,8 +69,10 @@ class SuccessStore:
     would have.
     """
 
-    def __init__(self, capacity_per_task: int) -> None:
+    def __init__(self, capacity_per_task: int, reward_function: str | None = None) -> None:
         self.capacity_per_task = capacity_per_task
+        self.reward_function = reward_function
+        """Name and arguments of the run's reward function, if they are known."""
         self.saved_in: Path | None = None
         """The folder of its last save or load. The next save links its screenshots from there."""
         self._entries: dict[int, StoredRecord] = {}  # by serial number, in the order in which they would leave

@@ -27,7 +27,7 @@ from arpo_verl.models.official_words import PACKAGE  # noqa: E402
 from arpo_verl.plugin.dataset import training_rows  # noqa: E402
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.recipe.resuming import check_resume, describe_resume  # noqa: E402
-from arpo_verl.plugin.resume import RECORD_FILE, ResumeRecord, record_of, write_record  # noqa: E402
+from arpo_verl.plugin.resume import RECORD_FILE, ResumeRecord, record_of, settings_of, write_record  # noqa: E402
 from arpo_verl.plugin.trainer_state import TrainerState  # noqa: E402
 from arpo_verl.records.layout import LATEST_CHECKPOINT  # noqa: E402
 from arpo_verl.replay.fingerprint import model_fingerprint  # noqa: E402
@@ -71,7 +71,7 @@ def write_checkpoint(checkpoint, config, rows, data_state):
     shutil.copy(f"{config.actor_rollout_ref.model.path}/config.json", checkpoint / "actor" / "huggingface")
     torch.save(data_state, checkpoint / "data.pt")
     (checkpoint.parent / LATEST_CHECKPOINT).write_text(checkpoint.name.removeprefix("global_step_"))
-    write_record(checkpoint, record_of(recipe(), (task.task_id for task in rows.tasks)))
+    write_record(checkpoint, record_of(settings_of(recipe()), rows.tasks))
     state = TrainerState(config)
     inputs = ModelInputs.load(state.policy, {})
     fingerprint = model_fingerprint(inputs.tokenizer, inputs.processor, {}, state.agent)
@@ -167,6 +167,12 @@ def nothing(folder):
 
 
 # What changed in the recipe, what changed on the disk, and what the run's first lines say.
+def rewrite_contents(folder, change):
+    file = checkpoint_of(folder) / RECORD_FILE
+    values = json.loads(file.read_text())
+    file.write_text(json.dumps({**values, "contents": change(values["contents"])}))
+
+
 GOES_ON = {
     "nothing": ((), nothing, ["after step 4, from", "nothing of the recipe has changed since"]),
     "a task fewer": (
@@ -191,6 +197,16 @@ GOES_ON = {
     ),
     "each task twice": (("+data.tasks.repeat=2",), nothing, [f"16 rows of tasks instead of 8: {ANEW}"]),
     "tasks left out": (("data.train_max_samples=6",), nothing, ["6 rows of tasks instead of 8, without", ANEW]),
+    "a task of another content under its id": (
+        (),
+        lambda folder: rewrite_contents(folder, lambda contents: contents | {NAMES[0]: "0", "gone": "1"}),
+        [f"another instruction, set-up or evaluator of {NAMES[0]}: what was solved of these tasks before"],
+    ),
+    "a record of before contents were recorded": (
+        (),
+        lambda folder: rewrite_contents(folder, lambda contents: {}),
+        ["nothing of the recipe has changed since"],
+    ),
     "frontier sampling": (
         ("data.tasks.sampling=frontier",),
         nothing,

@@ -8,6 +8,8 @@ from support import ROOT
 from support.replay_trajectories import stored
 
 from arpo_verl.errors import ReplayError
+from arpo_verl.replay.rules import reward_function
+from arpo_verl.replay.store.merging import merge_stores
 from arpo_verl.replay.store.persistence import MANIFEST, VERSION, Fingerprint, load_store, save_store
 from arpo_verl.replay.store.success_store import StoredRecord, SuccessStore
 from arpo_verl.types import EpisodeId
@@ -137,10 +139,10 @@ def test_two_episodes_may_come_to_the_same_trajectory():
     assert stored(episode=EpisodeId(7, "u-1", 3)) == stored(episode=EpisodeId(8, "u-2", 0)) == stored()
 
 
-@pytest.mark.parametrize(("version", "missing"), [(1, ["episode"]), (3, []), (4, [])])
-def test_a_store_of_an_earlier_version_is_read_and_goes_on_as_one_of_this(tmp_path, version, missing):
+@pytest.mark.parametrize(("version", "missing"), [(1, ["episode"]), (3, []), (4, []), (5, ["task_content"])])
+def test_a_store_of_an_earlier_version_is_read_and_goes_on_as_one_of_this(tmp_path, version, missing, caplog):
     """Version 1's records do not say which episode they were; version 4's say how often they were replayed, and its
-    manifest has bounds that are gone."""
+    manifest has bounds that are gone; those before version 6 do not say the content of their task."""
     save_store(filled(1, 2), tmp_path, PRINT)
     records = next(tmp_path.glob("*.jsonl"))
     lines = [json.loads(line) for line in records.read_text().splitlines()]
@@ -167,13 +169,32 @@ def test_a_store_of_an_earlier_version_is_read_and_goes_on_as_one_of_this(tmp_pa
     assert json.loads((tmp_path / "again" / MANIFEST).read_text())["version"] == VERSION
     again = load_store(tmp_path / "again", PRINT)
     assert again.trajectories() == store.trajectories()
+    assert caplog.text.count("2 of the 2 successes in") == 2 and "are not replayed" in caplog.text
+
+
+def test_what_rewarded_a_store_is_saved_with_it_and_another_function_is_said(tmp_path, caplog):
+    half = reward_function("compute_score", "pkg://arpo_verl.reward", {"format_weight": 0.5})
+    assert half == 'compute_score of arpo_verl.reward with {"format_weight": 0.5}'
+    store = SuccessStore(8, half)
+    store.add(stored(task_content="c"))
+    save_store(store, tmp_path / "half", PRINT)
+    load_store(tmp_path / "half", PRINT, into=SuccessStore(8, half))
+    load_store(tmp_path / "half", None)
+    assert not caplog.text
+    mine = reward_function("mine", "/home/me/rewards.py", {})
+    load_store(tmp_path / "half", PRINT, into=SuccessStore(8, mine))
+    assert f"are of {half}, this run's of mine of rewards.py with {{}}" in caplog.text and len(caplog.records) == 1
+    save_store(SuccessStore(8, mine), tmp_path / "mine", PRINT)
+    merged = SuccessStore(8)
+    merge_stores([tmp_path / "half", tmp_path / "mine"], merged)
+    assert merged.reward_function == f"{half} and {mine}"
 
 
 def test_a_store_of_a_later_format_is_refused(tmp_path):
     save_store(filled(1), tmp_path, PRINT)
     values = json.loads((tmp_path / MANIFEST).read_text())
-    (tmp_path / MANIFEST).write_text(json.dumps({**values, "version": 6, "written_by": "arpo-verl 9.0"}))
-    with pytest.raises(ReplayError, match="must be of version 1 or 2 or 3 or 4 or 5, got 6, written by arpo-verl 9.0"):
+    (tmp_path / MANIFEST).write_text(json.dumps({**values, "version": 7, "written_by": "arpo-verl 9.0"}))
+    with pytest.raises(ReplayError, match="must be of version 1 or .* or 6, got 7, written by arpo-verl 9.0"):
         load_store(tmp_path, PRINT)
 
 
