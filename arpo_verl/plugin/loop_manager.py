@@ -127,6 +127,7 @@ class GuiAgentLoopManager(AgentLoopManagerTQ):
         require_registered("verl.")
         if OmegaConf.select(self.config, IMAGE_CACHE_OPTION) == "shm":
             IMAGE_CACHES.check()  # veRL's classes for vLLM import all of it here too
+        trainer_state(self.config).before_rollouts()
         lost_prompts = LostPrompts.of_config(self.config, self._watch_engines())
         await super()._init_agent_loop_workers()  # type: ignore[no-untyped-call]  # veRL's
         # If a group lost some of its sessions, `sync` trains on the rest, and the other modes draw another group.

@@ -73,6 +73,7 @@ class Replayer:
         self.desktops = JobDesktops(state.environment)
         self._step, self._draw = 0, 0
         self._step_metrics = StepMetrics(batches_per_step, COUNTS, LEVELS)
+        self._played: list[Group] = []
         self._seen: dict[str, Group] = {}
         self._evicted: list[Group] = []
         self._rescued: list[StoredTrajectory] = []
@@ -83,6 +84,7 @@ class Replayer:
             self._plan,
             self._rebuild,
         )
+        state.before_rollouts = self.settle_prompts_played_again
         self.store = SuccessStore(self.config.capacity_per_task, state.reward_function)
         self._planner = ReplayPlanner(self.store, self.config, self._check)
         if self.config.enable:
@@ -108,6 +110,8 @@ class Replayer:
         self._draw = self._draw + 1 if step == self._step else 0
         self._step = step
         self._seen.clear()
+        if self._draw == 0:  # a step's means count each rollout once; veRL would weigh its batches by their rows
+            self._played.clear()
 
     def look_ahead(self, keys: list[str]) -> bool:
         """Rebuild one replay that the groups so far need, while others still generate.
@@ -150,6 +154,21 @@ class Replayer:
             for group in groups:  # no step trains on them, so they count for the step that drew their prompt
                 step = drawn_in[group.outcomes[0].key]
                 self._rescued += rows.read_trajectories(self._successes([group]), partition_id, step, drawn_in)
+
+    def settle_prompts_played_again(self) -> None:
+        """Keep the successes of a resumed run's unfinished prompts, and drop the records of their other sessions.
+
+        veRL clears their finished sessions and plays all of them again, under the same uid (0.9.1,
+        `trainer/ppo/v1/trainer_base.py: PPOTrainer._reissue_inflight_prompts`).
+        """
+        tags = queue.tags(TRAINING)
+        again = {key for key, tag in tags.items() if tag.get("is_prompt") and tag["status"] in ("pending", "running")}
+        of_again = {key: tag for key, tag in tags.items() if uid_of(key) in again}
+        finished = {key: tag for key, tag in of_again.items() if tag.get("status") == "success"}
+        if finished:
+            self.evicted(finished, TRAINING)
+            self._prefetch.clear()  # their keys come again
+        self.records.drop(again, self._rescued)
 
     def process(self, batch: Batch, metrics: dict[str, Any]) -> tuple[Batch, dict[str, Any]]:
         """Replay into the batch, store its successes, and fill it up if sessions are missing.
@@ -195,8 +214,9 @@ class Replayer:
         self.records.jumped(jumps)
         for done in (self._prefetch, self._seen, self._evicted, self._rescued):
             done.clear()
+        self._played += rollouts
         metrics = {
-            **rollout_metrics(rollouts),
+            **rollout_metrics(self._played),
             "rollout/tasks_jumped": len(jumps),
             **group_metrics(groups, replacements, self.config),
             **store_metrics(self.store, num_stored, num_rescued),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
@@ -134,6 +134,8 @@ class TrainerState:
         prompts, raise them."""
         self.engines = TrainerEngines(self.fault)
         """The loop manager starts watching them. The sampler and veRL's patched calls to engines ask about them."""
+        self.before_rollouts: Callable[[], None] = lambda: None
+        """The sampler sets it, and the loop manager calls it when a resumed run's queue is there and nothing plays."""
         self.late_metrics = LateMetrics()
         """The sampler opens them, and the estimator fills them."""
         self.frontier: Frontier | None = None

@@ -146,6 +146,14 @@ def remove_unfinished(directory: Path, uids: Collection[str] | None = None) -> i
     return len(unfinished)
 
 
+def remove_finished(directory: Path, uids: Collection[str], kept: Collection[Path]) -> None:
+    """Remove the finished episodes of these prompts, of whichever step, except the folders in `kept`."""
+    for folder in directory.glob("step_*/*"):
+        uid = folder.name.rpartition("__")[2].rpartition("_")[0]
+        if uid in uids and folder not in kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def add_missing_screenshots(folder: Path, screenshots: Sequence[bytes]) -> None:
     """Write the screenshots that a finished episode's record names but its folder lacks, if the folder exists.
 

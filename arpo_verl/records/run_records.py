@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch
 
 from arpo_verl.errors import ImageError
 from arpo_verl.records.documents import folder_of
-from arpo_verl.records.episode_folder import add_missing_screenshots, remove_unfinished
+from arpo_verl.records.episode_folder import add_missing_screenshots, remove_finished, remove_unfinished
 from arpo_verl.records.frontier import append_estimates
 from arpo_verl.records.json_files import append_objects
 from arpo_verl.records.jumps import Jump, append_jumps
@@ -175,6 +175,12 @@ class RunRecords:
         if self._restores_replays:
             for trajectory in replays.values():
                 self._thread.submit(_unless_disk_fails, self._restore, self._directory, trajectory)
+
+    def drop(self, uids: Collection[str], kept: Sequence[StoredTrajectory]) -> None:
+        """Remove the episodes of prompts that are played again, except those of the successes that are kept."""
+        if self._directory is not None and uids:
+            folders = {self._directory / folder_of(one.episode, one.task_id) for one in kept if one.episode is not None}
+            _unless_disk_fails(remove_finished, self._directory, uids, folders)
 
     def frontier_moved(self, step: int, estimates: Sequence[TaskEstimate]) -> None:
         """Write frontier sampling's estimates of these tasks after a training step."""

@@ -91,16 +91,6 @@ class Group:
         return self.outcomes[0].uid
 
     @property
-    def drawn(self) -> int:
-        """See `Outcome.drawn`."""
-        return self.outcomes[0].drawn
-
-    @property
-    def task_content(self) -> str:
-        """See `Outcome.task_content`."""
-        return self.outcomes[0].task_content
-
-    @property
     def mean(self) -> float:
         return statistics.fmean(outcome.success for outcome in self.outcomes)
 
@@ -169,24 +159,26 @@ def choose_replays(
     queues: dict[tuple[str, str], list[Candidate]] = {}
     failed: Counter[str] = Counter()
     replacements = []
-    for group in sorted(groups, key=lambda group: (group.drawn, group.uid)):
+    for group in sorted(groups, key=lambda group: (group.outcomes[0].drawn, group.uid)):
         if len(group.outcomes) < MIN_GROUP_SIZE or not group.all_failed(config):
             continue
         name = f"{config.seed}/{step}/{draw}/{group.task_id}"
-        task = (group.task_id, group.task_content)
+        task = (group.task_id, group.outcomes[0].task_content)
         if task not in queues:
-            queues[task] = _candidates(store, group, random.Random(name), counted)
+            queues[task] = _candidates(store, *task, random.Random(name), counted)
         rng = random.Random(f"{name}/{failed[group.task_id]}")
         failed[group.task_id] += 1
         replacements += _replace(group, queues[task], config, rng, counted)
     return tuple(replacements)
 
 
-def _candidates(store: SuccessStore, group: Group, rng: random.Random, left_out: Counter[str]) -> list[Candidate]:
-    """Return the distinct successes of the group's task, in the random order in which they are used."""
+def _candidates(
+    store: SuccessStore, task_id: str, content: str, rng: random.Random, left_out: Counter[str]
+) -> list[Candidate]:
+    """Return the distinct successes of the task's content, in the random order in which they are used."""
     candidates: list[Candidate] = []
-    for candidate in store.candidates(group.task_id):
-        if candidate.task_content != group.task_content:
+    for candidate in store.candidates(task_id):
+        if candidate.fields.get("task_content", "") != content:
             left_out[CHANGED_TASK] += 1
         elif candidate not in candidates:
             candidates.append(candidate)
@@ -201,7 +193,7 @@ def _replace(
     has_better = False
     for candidate in queue:
         worse = [outcome for outcome in failures or group.outcomes if outcome.success < candidate.success]
-        replaceable = [outcome for outcome in worse if _gains(candidate, outcome, group)]
+        replaceable = [one for one in worse if gains(candidate.reward, one.reward, _others(group, one))]
         if replaceable:
             queue.remove(candidate)
             return [Replacement(rng.choice(replaceable), candidate)]
@@ -210,6 +202,5 @@ def _replace(
     return []
 
 
-def _gains(candidate: Candidate, outcome: Outcome, group: Group) -> bool:
-    others = [other.reward for other in group.outcomes if other is not outcome]
-    return gains(candidate.reward, outcome.reward, others)
+def _others(group: Group, outcome: Outcome) -> list[float]:
+    return [other.reward for other in group.outcomes if other is not outcome]

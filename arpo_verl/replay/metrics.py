@@ -25,8 +25,12 @@ COUNTS = (
     *("batch/rows", "batch/padding_rows", "batch/updates"),
 )
 """Counts in a batch; a step reports their sums."""
-LEVELS = ("replay/store_trajectories", "replay/store_tasks", "replay/store_mib")
-"""Values after a batch; a step reports those after its last batch."""
+LEVELS = (
+    *("replay/store_trajectories", "replay/store_tasks", "replay/store_mib"),
+    *(f"rollout/{name}" for name in ("success_mean", "reward_mean", "format_error_mean", "turns_mean")),
+    *("rollout/informative_share", *(f"rollout/stop/{reason.value}" for reason in StopReason)),
+)
+"""Values after a batch, of the step so far; a step reports those after its last batch."""
 
 
 def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:

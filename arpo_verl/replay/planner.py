@@ -30,8 +30,7 @@ class ReplayPlanner:
         self._left_out: Counter[str] = Counter()
 
     def plan(self, groups: Sequence[Group], step: int, draw: int = 0) -> tuple[Replacement, ...]:
-        """Return what `choose_replays` chooses. A success that cannot be replayed leaves the store, and another may be
-        chosen."""
+        """Return what `choose_replays` chooses. What cannot be replayed leaves the store, and another may be chosen."""
         while True:
             self._left_out.clear()
             chosen = choose_replays(groups, self._store, self._config, step, draw, self._left_out)
@@ -39,7 +38,7 @@ class ReplayPlanner:
                 return chosen
 
     def take_counts(self) -> dict[str, int]:
-        """Return metrics: how many successes left the store since the last call, and what the last plan left out."""
+        """Return metrics: what left the store since the last call, and what the last plan left out."""
         counts = {
             "replay/unusable": self._num_removed,
             "replay/no_gain": self._left_out[NO_GAIN],

@@ -29,6 +29,7 @@ from arpo_verl.replay.choice import form_groups
 from arpo_verl.replay.rules import task_content
 from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.tasks.frontier import Frontier, FrontierConfig
+from arpo_verl.types import EpisodeId
 
 MODES = ["sync", pytest.param("colocate_async", marks=pytest.mark.release)]
 RECORDED_IN = "+gui_agent.trajectory_dir="
@@ -431,7 +432,8 @@ def test_counts_of_a_step_of_several_batches_are_sums(empty_queue, rollouts, sam
     for step in (1, 2):
         logged = MetricsAggregator()
         for number, scores in enumerate([(1.0, 0.0), (0.0, 0.0)]):
-            outputs = [rollouts.output("a", s, seed=10 * step + i, step=step) for i, s in enumerate(scores)]
+            make = rollouts.output if number else rollouts.rows  # three rows each: veRL would weigh them thrice
+            outputs = [make("a", s, seed=10 * step + i, step=step) for i, s in enumerate(scores)]
             rollouts.put(f"p{step}{number}", outputs, step)
             batch, metrics = replaying.sample(global_steps=step, partition_id="train", batch_size=1)
             logged.add_step_metrics(metrics, sample_count=len(batch))
@@ -440,7 +442,7 @@ def test_counts_of_a_step_of_several_batches_are_sums(empty_queue, rollouts, sam
         # The success of the first batch is replayed into the second.
         names = ("groups_all_failed", "groups_mixed", "injected", "missed", "stored", "store_trajectories")
         assert [values[f"replay/{name}"] for name in names] == [1, 1, 1, 0, 1, step]
-        assert values["rollout/success_mean"] == 0.25
+        assert values["rollout/success_mean"] == 0.25 and values["rollout/turns_mean"] == 3
         assert {name: values[name] for name in of_pool} == of_pool and len(readings) == step
 
 
@@ -449,6 +451,37 @@ def stored_success(rollouts, seed, step=1, **changes):
     columns = {name: getattr(output, name) for name in ("prompt_ids", "response_ids", "response_mask", "screenshots")}
     content = task_content("Wait, please.", None)
     return stored(step=step, rollout_log_probs=output.response_logprobs, task_content=content, **{**columns, **changes})
+
+
+@pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
+def test_a_prompt_that_is_played_again_keeps_its_success_and_no_record_of_what_nobody_trains_on(
+    empty_queue, rollouts, sampler, tmp_path, mode
+):
+    """veRL clears the finished sessions of an unfinished prompt, and plays all of it under the same uid."""
+    names = ["trainer.v1.sampler.custom_sampler.name=ReplaySamplerAsync"]
+    names += ["trainer.v1.separate_async.parameter_sync_step=1", RECORDED_IN + str(tmp_path)]
+    replaying = sampler(*names, trainer_mode=mode)
+    rollouts.put("p1", [rollouts.output("a", score, seed=i, step=4) for i, score in enumerate((1.0, 0.0))], step=4)
+    rollouts.put("q1", [rollouts.output("b", 0.0, seed=i, step=4) for i in (2, 3)], step=4)
+    tag = {"is_prompt": True, "status": "running", "global_steps": 4}
+    queue.write(["p1"], "train", [{"uid": "p1", "dummy_tensor": torch.zeros(1)}], [tag])
+    folders = [f"step_000004/{name}" for name in ("a__p1_0", "a__p1_1", "b__q1_0", "b__q1_1")]
+    folders += ["step_000006/a__p1_1"]  # it ended after the checkpoint
+    for folder in folders:
+        (tmp_path / folder).mkdir(parents=True)
+
+    replaying.replayer.state.before_rollouts()
+    played = [rollouts.output("a", 0.0, seed=i, step=5) for i in (4, 5)]
+    manager = SimpleNamespace(generate_sequences=lambda batch: rollouts.put("p1", played, step=5))
+    trainer = SimpleNamespace(trainer_mode=mode, global_steps=5, agent_loop_manager=manager)
+    assert PPOTrainer._reissue_inflight_prompts(trainer) == 1
+    batch, metrics = replaying.sample(global_steps=5, partition_id="train", batch_size=2)
+    assert sorted(batch.keys) == ["p1_0_0", "p1_1_0", "q1_0_0", "q1_1_0"]
+    assert metrics["replay/stored_untrained"] == 1 and metrics["rollout/success_mean"] == 1 / 6
+    (success,) = replaying.replayer.store.trajectories()
+    assert (success.task_id, success.episode) == ("a", EpisodeId(4, "p1", 0))
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.glob("step_*/*")}
+    assert left & {*folders} == {"step_000004/a__p1_0", "step_000004/b__q1_0", "step_000004/b__q1_1"}
 
 
 FILTER = "algorithm.filter_groups.enable=true"

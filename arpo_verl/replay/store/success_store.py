@@ -44,11 +44,6 @@ class Candidate:
         return str(self.fields["task_id"])
 
     @property
-    def task_content(self) -> str:
-        """See `StoredTrajectory.task_content`."""
-        return str(self.fields.get("task_content", ""))
-
-    @property
     def step(self) -> int:
         """The training step whose rollout made it."""
         return int(self.fields["step"])
