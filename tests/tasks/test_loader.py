@@ -73,7 +73,7 @@ SPLITS = {"train": ["one"], "test": ["two"]}
         ),
         ("list.json", '["one"]'.encode("utf-16"), "not UTF-8 text: it looks like UTF-16"),
         ("list.parquet", b"PAR1\x15\x04\xff\xfe", "looks like a Parquet file; export its tasks in OSWorld's format"),
-        ("list.json.gz", gzip.compress(b'["one"]'), "looks like an archive; export"),
+        ("list.json.gz", gzip.compress(b"[]", mtime=0), "looks like an archive; export"),
         (
             "list.csv",
             "domain,id\nos,one\n",
