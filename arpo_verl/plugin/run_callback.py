@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
 import secrets
+import signal
 import threading
 from pathlib import Path
 from typing import Any
 
+import ray
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from arpo_verl.errors import ArpoError
 from arpo_verl.files import explain_refusal
+from arpo_verl.own_ray import start_ray
 from arpo_verl.plugin.head_watch import HeadWatch
 from arpo_verl.plugin.recipe.checks import check_recipe, joins_cluster
 from arpo_verl.plugin.recipe.footprint import describe_schedule, estimate_recipe, training_steps
@@ -36,6 +40,8 @@ RAY_AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 POLL_S = 0.5
 """Seconds between two looks for a new step."""
+ENDING_S = 30
+"""Seconds that this process has to end after an error: on a busy machine it hung in its last clean-up for minutes."""
 
 
 class RunCallback(Callback):
@@ -66,6 +72,8 @@ class RunCallback(Callback):
         refuse_unfit(config)
         estimate = (*tell_footprint(config), *tell_schedule(config), *tell_resume(config), *tell_doubtful_names(config))
         settle_ray_token(joins=joins_cluster(config))
+        if not joins_cluster(config) and getattr(ray.init, "func", None) is not start_ray:
+            ray.init = functools.partial(start_ray, ray.init)  # veRL calls it by this name
         run_dir = Path(config.run_dir).absolute()
         try:
             hold_run(run_dir)
@@ -95,6 +103,10 @@ class RunCallback(Callback):
             self._head.close()
         if job_return.status is JobStatus.COMPLETED:
             print(format_summary(summarize_run(Path(config.run_dir))))
+        else:
+            print("the trainer failed", flush=True)  # `arpo-verl train` knows these words
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(ENDING_S)
 
 
 class PrintedSteps:

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 import ray
 
 from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.own_ray import start_ray
 from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.pool.placement import check_cluster
-
-_STARTS = 3
 
 
 @contextlib.contextmanager
@@ -42,12 +41,8 @@ def own_pool(config: EnvironmentConfig) -> Iterator[DesktopPool]:
 
 
 def _start() -> None:
-    address = os.environ.get("RAY_ADDRESS", "local")
-    for start in range(1, _STARTS + 1):
-        try:
-            ray.init(address=address, include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
-            return
-        except Exception:  # Ray allows itself 30 s, and has no option to wait longer on a busy machine
-            ray.shutdown()
-            if start == _STARTS:
-                raise
+    options = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.WARNING}
+    if address := os.environ.get("RAY_ADDRESS"):
+        ray.init(address=address, **options)
+    else:
+        start_ray(ray.init, address="local", **options)

@@ -67,8 +67,8 @@ def _spec_of(given: Any) -> Any:
 
 
 def _load(name: str) -> Callable[[str], Any]:
-    installed = {entry.name: entry for entry in entry_points(group=GROUP)}
-    if name in BUILT_IN:
+    installed = {} if name in BUILT_IN else {entry.name: entry for entry in entry_points(group=GROUP)}
+    if name in BUILT_IN:  # without a look at every package's metadata, at each of a recipe's sources
         entry = EntryPoint(name, BUILT_IN[name], GROUP)
     elif name in installed:
         entry = installed[name]

@@ -4,22 +4,23 @@ import ray
 import transfer_queue as tq
 from omegaconf import OmegaConf
 
+from arpo_verl import own_ray
+
 ATTEMPTS = 5
 
 
 def start_ray(num_cpus=2, **options):
-    """Start a local Ray of one's own. Ray gives itself 30 s and no option to wait longer: a busy machine needs more."""
+    """Start a local Ray of one's own, as a run does."""
     quiet = {"include_dashboard": False, "log_to_driver": False}
-    return in_a_few_attempts(lambda: ray.init(address="local", num_cpus=num_cpus, **quiet, **options), ray.shutdown)
+    return own_ray.start_ray(ray.init, address="local", num_cpus=num_cpus, **quiet, **options)
 
 
-def in_a_few_attempts(start, clean_up=lambda: None):
-    """What `start` returns, cleaning up after each attempt that failed."""
+def in_a_few_attempts(start):
+    """What `start` returns: a node that Ray starts by itself has 30 s, and a busy machine needs more."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
             return start()
         except Exception:
-            clean_up()
             if attempt == ATTEMPTS:
                 raise
 

@@ -1,0 +1,138 @@
+"""Start a Ray of one's own, also on a machine that is slow or busy.
+
+Ray gives its node 30 s to start (2.60: `_private/node.py: Node.__init__`), and starts five Python programs in them. A
+run without a dashboard needs only two of these, the log monitor and the agent of runtime environments. So we leave out
+the others, let Ray wait longer, and try again if it still comes too late.
+
+The file also runs as a script, with only the standard library, in the place of two of Ray's. One is the dashboard's
+agent. The other is `setup_worker.py`, which imports all of Ray, only to set variables and then become the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+STARTS = 3
+_VARIABLES = {
+    # Seconds that the driver waits for its node, inside the 30 s of `Node.__init__`.
+    "RAY_raylet_start_wait_time_s": "60",
+    # Seconds and milliseconds that Ray's processes wait for each other's ports: 30 s each by default.
+    "RAY_gcs_server_port_wait_time_s": "300",
+    "RAY_agent_register_timeout_ms": "300000",
+    # Two workers that no task of ours can use: they would have no runtime environment.
+    "RAY_prestart_worker_first_driver": "0",
+}
+_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
+_AGENT, _SETUP = "dashboard/agent.py", "_private/workers/setup_worker.py"
+_CONTEXT, _LANGUAGE = "--serialized-runtime-env-context=", "--language="
+
+
+def start_ray(init: Callable[..., Any], **options: Any) -> Any:
+    """Start Ray by `ray.init`, again if Ray was too slow, and return what it returns.
+
+    Args:
+        init: `ray.init`, for a Ray of this process's own.
+        options: its arguments. Only with `include_dashboard=False` we leave out what serves the dashboard.
+    """
+    import psutil
+    import ray
+
+    for name, value in _VARIABLES.items():
+        os.environ.setdefault(name, value)
+    me = psutil.Process()
+    for start in range(1, STARTS + 1):
+        earlier = me.children(recursive=True)
+        try:
+            with _lean() if options.get("include_dashboard") is False else contextlib.nullcontext():
+                return init(**options)
+        except (ValueError, TypeError):  # the options are wrong, and remain so
+            raise
+        except Exception as error:
+            ray.shutdown()
+            left = [process for process in me.children(recursive=True) if process not in earlier]
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(left)
+            why = f"Ray did not start ({str(error).partition('. ')[0]}): {describe_load()}"
+            if start == STARTS:
+                raise RuntimeError(f"{why}. End other programs, then run the same command again.") from error
+            print(f"{why}, so it starts again (try {start + 1} of {STARTS})", flush=True)
+
+
+def describe_load() -> str:
+    """Describe how busy this machine is."""
+    load, count = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    return f"this machine is slow or busy, its {count} processors have {load:.0f} processes to run"
+
+
+@contextlib.contextmanager
+def _lean() -> Iterator[None]:
+    """Make Ray start neither its autoscaler nor what serves the dashboard.
+
+    A version of Ray without one of these functions or files just starts more.
+    """
+    from subprocess import list2cmdline
+    from unittest import mock
+
+    from ray._private import node, services
+
+    stock = services.start_ray_process
+    scripts = [os.path.join(services.RAY_PATH, name) for name in (_AGENT, _SETUP)]
+
+    def start(command: list[str], *args: Any, **kwargs: Any) -> Any:
+        for script in scripts:  # the raylet's options have the command lines of what it starts
+            theirs, ours = map(list2cmdline, ([script], ["-I", "-S", __file__, script]))
+            command = [word.replace(theirs, ours) if word.startswith("--") else word for word in command]
+        return stock(command, *args, **kwargs)
+
+    with contextlib.ExitStack() as stack:
+        for name in ("start_monitor", "start_api_server"):
+            stack.enter_context(mock.patch.object(node.Node, name, lambda *_, **__: None, create=True))
+        yield stack.enter_context(mock.patch.object(services, "start_ray_process", start))
+
+
+def _stand_for_agent(words: list[str]) -> None:
+    """Report to the raylet that nobody serves the dashboard, as Ray without its extra `default` does; end with it."""
+    options = dict(word[2:].split("=", 1) for word in words if word.startswith("--") and "=" in word)
+    for name in _PORTS:
+        path = Path(options["session-dir"], f"{name}_{options['node-id']}")
+        path.with_suffix(".new").write_text("-1")
+        path.with_suffix(".new").rename(path)
+    raylet = select.poll()
+    raylet.register(os.pidfd_open(int(os.environ["RAY_RAYLET_PID"])), select.POLLIN)
+    raylet.poll()
+
+
+def _become_worker(setup: str, words: list[str]) -> None:
+    """Set a worker's variables and become the worker. Ray's own script does what we do not know, as for a container."""
+    context: dict[str, Any] = {}
+    passed: list[str] = []
+    for word in words:
+        if word.startswith(_CONTEXT):
+            context = json.loads(word.removeprefix(_CONTEXT))
+        elif not word.startswith(_LANGUAGE):
+            passed.append(word)
+    known = {name: context.pop(name, None) for name in ("env_vars", "py_executable")}
+    if any(context.values()) or f"{_LANGUAGE}PYTHON" not in words:
+        os.execv(sys.executable, [sys.executable, setup, *words])  # noqa: S606
+    for name, value in (known["env_vars"] or {}).items():
+        os.environ[name] = re.sub(r"\$\{[A-Z0-9_]+\}", "", os.path.expandvars(value))
+    command = [*shlex.split(known["py_executable"] or sys.executable), *passed]
+    os.execvp(command[0], command)  # noqa: S606
+
+
+if __name__ == "__main__":
+    if sys.argv[1].endswith(_AGENT):
+        _stand_for_agent(sys.argv[2:])
+    else:
+        _become_worker(sys.argv[1], sys.argv[2:])
