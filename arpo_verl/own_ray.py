@@ -28,8 +28,12 @@ _VARIABLES = {
     # Seconds and milliseconds that Ray's processes wait for each other's ports: 30 s each by default.
     "RAY_gcs_server_port_wait_time_s": "300",
     "RAY_agent_register_timeout_ms": "300000",
+}
+_LEAN_VARIABLES = {
     # Two workers that no task of ours can use: they would have no runtime environment.
     "RAY_prestart_worker_first_driver": "0",
+    # By default 15: beside other programs that work, those that train would get a thirtieth of what each of these gets.
+    "RAY_worker_niceness": "0",
 }
 _PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
 _AGENT, _SETUP = "dashboard/agent.py", "_private/workers/setup_worker.py"
@@ -46,13 +50,14 @@ def start_ray(init: Callable[..., Any], **options: Any) -> Any:
     import psutil
     import ray
 
-    for name, value in _VARIABLES.items():
+    lean = options.get("include_dashboard") is False
+    for name, value in {**_VARIABLES, **(_LEAN_VARIABLES if lean else {})}.items():
         os.environ.setdefault(name, value)
     me = psutil.Process()
     for start in range(1, STARTS + 1):
         earlier = me.children(recursive=True)
         try:
-            with _lean() if options.get("include_dashboard") is False else contextlib.nullcontext():
+            with _lean() if lean else contextlib.nullcontext():
                 return init(**options)
         except (ValueError, TypeError):  # the options are wrong, and remain so
             raise

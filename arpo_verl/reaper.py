@@ -32,8 +32,10 @@ end() {
 for path; do
     case "$path" in
     owner:*)
-        pids=$(grep -lzxF -- "${path#owner:}" /proc/[0-9]*/environ | cut -d / -f 3)
-        [ "$pids" ] && kill -9 $pids ;;
+        while pids=$(grep -lzxF -- "${path#owner:}" /proc/[0-9]*/environ | cut -d / -f 3) && [ "$pids" ]; do
+            kill -9 $pids
+            sleep 0.01
+        done ;;
     group:*) for group in "${path#group:}"*; do [ -d "$group" ] && end "$group"; done ;;
     *) rm -rf -- "$path" ;;
     esac

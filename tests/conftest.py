@@ -7,6 +7,10 @@ import sys
 
 import pytest
 
+from arpo_verl.reaper import marked_environment
+
+# Whatever a test starts ends with this process, however that happens.
+os.environ.update(marked_environment())
 # Small models: on two busy cores, a second thread of Torch's more than doubled what imitation cost in CPU time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # veRL's functions are replaced in this process, and in those that it starts, as in a run of ours.
@@ -15,6 +19,7 @@ TRAINER = "tests/trainer/"
 # These share a Ray: to start one costs ten seconds of a processor.
 WITH_RAY = (
     "tests/plugin/test_",
+    "tests/test_own_ray.py",
     "tests/pool/test_desktop_pool.py",
     "tests/cpu/test_weights.py",
     "tests/cli/test_evaluate.py",

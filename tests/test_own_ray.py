@@ -28,8 +28,8 @@ def slow(times):
 
 def test_a_ray_that_was_too_slow_is_started_again_and_nothing_of_it_stays(monkeypatch, capfd):
     monkeypatch.setattr("ray.shutdown", lambda: None)
-    for name in own_ray._VARIABLES:
-        monkeypatch.setenv(name, "5")  # so that it is put back afterwards; what a user set stays
+    for name in own_ray._VARIABLES:  # as if a user had set them; they are put back afterwards
+        monkeypatch.setenv(name, "5")
     init, left = slow(own_ray.STARTS - 1)
     assert own_ray.start_ray(init, num_cpus=2) == {"num_cpus": 2}
     assert len(left) == own_ray.STARTS - 1 and not any(psutil.pid_exists(process.pid) for process in left)
@@ -56,10 +56,10 @@ def test_a_ray_without_dashboard_has_no_process_for_it_and_its_workers_their_var
     words = [" ".join(process.cmdline()) for process in (*psutil.Process().children(), *raylet.children())]
     assert not [line for line in words if "monitor.py" in line.replace("log_monitor.py", "") or "dashboard.py" in line]
     assert [line for line in words if "own_ray.py" in line and own_ray._AGENT in line]
-    read = ray.remote(lambda: (os.environ["A"], os.environ["B"])).options(
+    read = ray.remote(lambda: (os.environ["A"], os.environ["B"], os.nice(0))).options(
         runtime_env={"env_vars": {"A": "a", "B": "${A}/${NOBODY}"}}
     )
-    assert ray.get(read.remote()) == ("a", "a/")
+    assert ray.get(read.remote()) == ("a", "a/", os.getpriority(os.PRIO_PROCESS, 0))
 
 
 @pytest.mark.parametrize(

@@ -75,12 +75,11 @@ def run(args: argparse.Namespace) -> int:
         config.actor_rollout_ref.model.path = str(weights)
     command = [sys.executable, "-u", "-X", "faulthandler", "-m", TRAINER]
     command += ["--config-dir", str(recipe.parent.absolute()), "--config-name", recipe.stem, *overrides]
-    env = dict(os.environ)
     if config.trainer.device == "cpu":
-        env.setdefault("VERL_PLATFORM", "cpu")
+        os.environ.setdefault("VERL_PLATFORM", "cpu")
     if args.console:
-        os.execve(sys.executable, [*command, _with_console(config)], env)  # noqa: S606
-    return _train(config, command, env)
+        os.execv(sys.executable, [*command, _with_console(config)])  # noqa: S606
+    return _train(config, command)
 
 
 def _weights(source: Path, config: DictConfig) -> Path:
@@ -141,7 +140,7 @@ def _with_console(config: DictConfig) -> str:
     return f"trainer.logger=[{','.join(dict.fromkeys(['console', *names]))}]"
 
 
-def _train(config: DictConfig, command: list[str], env: dict[str, str]) -> int:
+def _train(config: DictConfig, command: list[str]) -> int:
     from arpo_verl.cli.trainer_process import TrainerProcess
     from arpo_verl.records.layout import OUTPUT_FILE
     from arpo_verl.records.run_lock import check_free
@@ -161,7 +160,7 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str]) -> int:
         print(f"goes on      after step {saved}")
     print(flush=True)
     earlier_starts = len(read_starts(run_dir))
-    process = TrainerProcess(command, log, env)
+    process = TrainerProcess(command, log)
     with process.gets_signals():
         step = _follow(process, run_dir, earlier_starts, total)
     _tell_end(process, config, step)

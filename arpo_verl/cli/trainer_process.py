@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 import re
+import select
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
-from arpo_verl.reaper import end_with_parent
+from arpo_verl.reaper import marked_environment
 from arpo_verl.records.starting import LAST_LINES, last_lines
 
+STOPPING_S = 20.0
+"""Seconds that a trainer has to end after Ctrl-C."""
+FAILED = "the trainer failed"
+"""A line of `plugin.run_callback` in the output of a trainer that an error ends, which may then hang for minutes."""
 REFUSED = "arpo_verl: "
 """The start of `plugin.run_callback`'s message when it refuses a recipe; nothing follows that message."""
 _REFUSAL_LINES = 200
@@ -30,30 +38,31 @@ class TrainerProcess:
     Args:
         command: its command line.
         log: file for its output, and for that of all processes that it starts. Earlier output stays.
-        env: its environment.
     """
 
-    def __init__(self, command: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, command: Sequence[str], log: Path) -> None:
         self.log = log
         self.was_stopped = False
-        """Whether we passed a signal on to it."""
+        """Whether we passed a signal on to it before it failed."""
+        self._kill_at = math.inf
         with log.open("ab") as file:
             self._begin = file.tell()
             self._process = subprocess.Popen(
                 command,
-                env=env,
+                env=marked_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=end_with_parent,
             )
+        self._end = os.pidfd_open(self._process.pid)
 
     def has_ended(self, within_s: float) -> bool:
-        """Wait for its end, at most so long; return whether it has ended."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(within_s)
-        return self._process.returncode is not None
+        """Wait for its end, at most so long; return whether it has ended. Kill it if it does not end after Ctrl-C."""
+        select.select([self._end], [], [], within_s)
+        if time.monotonic() > self._kill_at:
+            self._process.kill()
+        return self._process.poll() is not None
 
     @property
     def status(self) -> int:
@@ -67,7 +76,9 @@ class TrainerProcess:
 
         def hand_on(number: int, frame: FrameType | None) -> None:
             is_second = self.was_stopped and number == signal.SIGINT
-            self.was_stopped = True
+            self.was_stopped = self.was_stopped or FAILED not in self.last_lines()
+            if number == signal.SIGINT:
+                self._kill_at = time.monotonic() + STOPPING_S
             self._process.send_signal(signal.SIGKILL if is_second else number)
 
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -87,7 +98,10 @@ class TrainerProcess:
         if code >= 0:
             return f"the trainer ended with exit status {code}"
         name = signal.Signals(-code).name
-        hint = " (the kernel does that when memory runs out, see `dmesg`)" if code == -signal.SIGKILL else ""
+        hint = {
+            signal.SIGKILL: " (the kernel does that when memory runs out, see `dmesg`)",
+            signal.SIGALRM: ", which had failed and did not end by itself,",
+        }.get(signal.Signals(-code), "")
         return f"{name} ended the trainer" + (hint if not self.was_stopped else "")
 
     def last_lines(self, count: int = LAST_LINES) -> list[str]:

@@ -21,9 +21,9 @@ pytest.importorskip("verl")
 
 FRONT = """
 import sys
-from arpo_verl.cli import train
+from arpo_verl.cli import train, trainer_process
 from arpo_verl.cli.main import main
-train.TRAINER = "support.stand_in_trainer"
+train.TRAINER, trainer_process.STOPPING_S = "support.stand_in_trainer", 2.0
 sys.exit(main(sys.argv[1:]))
 """
 STEPS = [
@@ -59,7 +59,8 @@ def run(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(train, "TRAINER", "support.stand_in_trainer")
         monkeypatch.setenv("PYTHONPATH", PATH)
         monkeypatch.setenv("STAND_IN", ending)
-        monkeypatch.delenv("VERL_PLATFORM", raising=False)
+        monkeypatch.setenv("VERL_PLATFORM", "")  # so that it is put back afterwards
+        monkeypatch.delenv("VERL_PLATFORM")
         monkeypatch.setattr(shown.shutil, "which", lambda name: f"/bin/{name}")
         capsys.readouterr()
         return main(arguments(tmp_path / "run", *more)), *capsys.readouterr()
@@ -231,15 +232,24 @@ def test_a_second_ctrl_c_kills_a_trainer_that_does_not_end(tmp_path):
     assert front.returncode == 128 + signal.SIGKILL
 
 
-def test_a_trainer_ends_with_a_front_that_was_killed(tmp_path):
+def test_a_trainer_and_its_workers_end_with_a_front_that_was_killed(tmp_path):
     with start(tmp_path / "run", "waits", stdout=subprocess.PIPE) as front:
         wait_for_line(front, "step 2 of 3")
         log = (tmp_path / "run" / "output.log").read_text()
-        trainer = os.pidfd_open(int(re.search(r"^process (\d+)$", log, re.M)[1]))
+        started = [os.pidfd_open(int(pid)) for pid in re.search(r"^processes (\d+) (\d+)$", log, re.M).groups()]
         front.kill()
-    ended, _, _ = select.select([trainer], [], [], 60)
-    os.close(trainer)
-    assert ended
+    for pidfd in started:
+        ended, _, _ = select.select([pidfd], [], [], 60)
+        os.close(pidfd)
+        assert ended
+
+
+def test_ctrl_c_ends_a_trainer_that_hangs_after_its_error_and_shows_the_error(tmp_path):
+    with start(tmp_path / "run", "hangs", stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as front:
+        wait_for_line(front, "step 2 of 3")
+        front.send_signal(signal.SIGINT)
+        rest = front.stdout.read()
+    assert "RuntimeError: what failed" in rest and "stopped" not in rest and front.returncode == 128 + signal.SIGKILL
 
 
 def test_without_rich_a_terminal_gets_plain_lines(monkeypatch):

@@ -3,6 +3,7 @@ callback write. The environment variable STAND_IN says how it ends."""
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -23,7 +24,8 @@ def main() -> None:
     latest = checkpoints / "latest_checkpointed_iteration.txt"
     first = int(latest.read_text()) + 1 if latest.exists() else 1
     print("\n".join(f"noise {number}" for number in range(100)))
-    print(f"process {os.getpid()}")
+    worker = subprocess.Popen(["sleep", "600"], start_new_session=True) if ending in ("waits", "hangs") else None
+    print(f"processes {os.getpid()} {worker and worker.pid}")
     print(f"platform {os.environ.get('VERL_PLATFORM')}, logger {options.get('trainer.logger')}")
     print(f"model {options.get('actor_rollout_ref.model.path')}")
     if ending == "refused":
@@ -64,7 +66,10 @@ def end(ending: str) -> None:
     if ending == "is killed":
         print("the last words")
         os.kill(os.getpid(), signal.SIGKILL)
-    if ending == "waits":
+    if ending == "hangs":
+        print("RuntimeError: what failed\nthe trainer failed", flush=True)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if ending in ("waits", "hangs"):
         threading.Event().wait()
     if ending == "ignores":
         signal.signal(signal.SIGINT, lambda *_: print("not yet"))
