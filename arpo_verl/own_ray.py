@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
+import secrets
 import select
 import shlex
 import sys
@@ -21,6 +23,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+logger = logging.getLogger(__name__)
+
+RAY_AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 STARTS = 3
 _VARIABLES = {
     # Seconds that the driver waits for its node, inside the 30 s of `Node.__init__`.
@@ -72,6 +77,25 @@ def start_ray(init: Callable[..., Any], **options: Any) -> Any:
             if start == STARTS:
                 raise RuntimeError(f"{why}. End other programs, then run the same command again.") from error
             print(f"{why}, so it starts again (try {start + 1} of {STARTS})", flush=True)
+
+
+def settle_ray_token(joins: bool) -> None:
+    """Keep a run from changing how this user's other Ray clusters start.
+
+    When a driver starts Ray 2.60 or newer, Ray saves a token in the home. Every later `ray start` finds it and asks for
+    tokens (`ray/_private/authentication/authentication_token_setup.py`), which a driver that names the cluster's
+    address does not send by default. So a run's own Ray gets its token through the environment instead.
+
+    Args:
+        joins: whether the run joins a running Ray.
+    """
+    if any(name in os.environ for name in RAY_AUTH):
+        return
+    saved = Path.home() / ".ray" / "auth_token"
+    if not joins and not saved.exists():
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    elif joins and saved.exists():
+        logger.warning("found %s: if the cluster refuses this run, set RAY_AUTH_MODE=token", saved)
 
 
 def describe_load() -> str:

@@ -4,6 +4,7 @@ says what to do."""
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from arpo_verl.cli.checks.desktops import check_sandbox
@@ -71,6 +72,10 @@ def _check_machine() -> int:
     findings: list[Finding] = []
     packages = [check_versions, check_registrations, lambda: [check_osworld()]]
     for check in [*packages, check_embedded_desktop, check_sandbox, check_machine]:
+        if check is check_registrations:
+            print(
+                "importing veRL, then OSWorld's client; a slow machine needs minutes ...", file=sys.stderr, flush=True
+            )
         found = check()
         _print(found)
         findings += found

@@ -6,7 +6,6 @@ import functools
 import json
 import logging
 import os
-import secrets
 import signal
 import threading
 from pathlib import Path
@@ -19,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from arpo_verl.errors import ArpoError
 from arpo_verl.files import explain_refusal
-from arpo_verl.own_ray import start_ray
+from arpo_verl.own_ray import settle_ray_token, start_ray
 from arpo_verl.plugin.head_watch import HeadWatch
 from arpo_verl.plugin.recipe.checks import check_recipe, joins_cluster
 from arpo_verl.plugin.recipe.footprint import describe_schedule, estimate_recipe, training_steps
@@ -36,7 +35,6 @@ from arpo_verl.untrusted import printable_lines
 
 logger = logging.getLogger(__name__)
 
-RAY_AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 RAY_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 POLL_S = 0.5
 """Seconds between two looks for a new step."""
@@ -207,25 +205,6 @@ def count_steps(config: DictConfig) -> int | None:
     except Exception:  # no reason to refuse the run
         logger.warning("could not count the run's steps", exc_info=True)
         return None
-
-
-def settle_ray_token(joins: bool) -> None:
-    """Keep a run from changing how this user's other Ray clusters start.
-
-    When a driver starts Ray 2.60 or newer, Ray saves a token in the home. Every later `ray start` finds it and asks for
-    tokens (`ray/_private/authentication/authentication_token_setup.py`), which a driver that names the cluster's
-    address does not send by default. So a run's own Ray gets its token through the environment instead.
-
-    Args:
-        joins: whether the run joins a running Ray.
-    """
-    if any(name in os.environ for name in RAY_AUTH):
-        return
-    saved = Path.home() / ".ray" / "auth_token"
-    if not joins and not saved.exists():
-        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    elif joins and saved.exists():
-        logger.warning("found %s: if the cluster refuses this run, set RAY_AUTH_MODE=token", saved)
 
 
 def hand_to_ray_workers(*names: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import ray
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.own_ray import start_ray
+from arpo_verl.own_ray import settle_ray_token, start_ray
 from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.pool.placement import check_cluster
 
@@ -41,8 +41,10 @@ def own_pool(config: EnvironmentConfig) -> Iterator[DesktopPool]:
 
 
 def _start() -> None:
-    options = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.WARNING}
-    if address := os.environ.get("RAY_ADDRESS"):
+    options = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    address = os.environ.get("RAY_ADDRESS")
+    settle_ray_token(joins=address is not None)
+    if address is not None:
         ray.init(address=address, **options)
     else:
         start_ray(ray.init, address="local", **options)

@@ -15,8 +15,9 @@ from support.composed import compose_in, compose_recipe
 from support.run_holder import start_holder
 
 from arpo_verl.files import check_place
+from arpo_verl.own_ray import RAY_AUTH, settle_ray_token
 from arpo_verl.plugin import run_callback
-from arpo_verl.plugin.run_callback import RAY_AUTH, RAY_JOB_CONFIG, RunCallback, hand_to_ray_workers, settle_ray_token
+from arpo_verl.plugin.run_callback import RAY_JOB_CONFIG, RunCallback, hand_to_ray_workers
 from arpo_verl.plugin.settings import load_settings
 from arpo_verl.records.starts import read_starts
 from arpo_verl.records.step_lines import StepLines
@@ -163,7 +164,7 @@ OWN_RAY = """
 import os, ray
 from pathlib import Path
 from support.local_ray import start_ray
-from arpo_verl.plugin.run_callback import settle_ray_token
+from arpo_verl.own_ray import settle_ray_token
 
 settle_ray_token(joins=False)
 start_ray(num_cpus=1)
