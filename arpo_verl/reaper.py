@@ -14,6 +14,7 @@ import secrets
 import signal
 import subprocess
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
@@ -57,13 +58,13 @@ def end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def marked_environment() -> dict[str, str]:
-    """Return this process's environment with a mark: whatever has the mark is killed when this process ends.
+def marked_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return an environment with a mark: whatever has the mark is killed when this process ends.
 
     Use it for programs that start others with an environment of their own, as bubblewrap does.
     """
     _tell(f"owner:{_MARK}={_mark}")
-    return {**os.environ, _MARK: _mark}
+    return {**environ, _MARK: _mark}
 
 
 def remove_folder_at_end(folder: Path) -> None:

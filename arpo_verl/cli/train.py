@@ -75,11 +75,12 @@ def run(args: argparse.Namespace) -> int:
         config.actor_rollout_ref.model.path = str(weights)
     command = [sys.executable, "-u", "-X", "faulthandler", "-m", TRAINER]
     command += ["--config-dir", str(recipe.parent.absolute()), "--config-name", recipe.stem, *overrides]
+    env = dict(os.environ)
     if config.trainer.device == "cpu":
-        os.environ.setdefault("VERL_PLATFORM", "cpu")
+        env.setdefault("VERL_PLATFORM", "cpu")  # not in this process, which would import torch
     if args.console:
-        os.execv(sys.executable, [*command, _with_console(config)])  # noqa: S606
-    return _train(config, command)
+        os.execve(sys.executable, [*command, _with_console(config)], env)  # noqa: S606
+    return _train(config, command, env)
 
 
 def _weights(source: Path, config: DictConfig) -> Path:
@@ -140,7 +141,7 @@ def _with_console(config: DictConfig) -> str:
     return f"trainer.logger=[{','.join(dict.fromkeys(['console', *names]))}]"
 
 
-def _train(config: DictConfig, command: list[str]) -> int:
+def _train(config: DictConfig, command: list[str], env: dict[str, str]) -> int:
     from arpo_verl.cli.trainer_process import TrainerProcess
     from arpo_verl.records.layout import OUTPUT_FILE
     from arpo_verl.records.run_lock import check_free
@@ -160,7 +161,7 @@ def _train(config: DictConfig, command: list[str]) -> int:
         print(f"goes on      after step {saved}")
     print(flush=True)
     earlier_starts = len(read_starts(run_dir))
-    process = TrainerProcess(command, log)
+    process = TrainerProcess(command, log, env)
     with process.gets_signals():
         step = _follow(process, run_dir, earlier_starts, total)
     _tell_end(process, config, step)

@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -38,9 +38,10 @@ class TrainerProcess:
     Args:
         command: its command line.
         log: file for its output, and for that of all processes that it starts. Earlier output stays.
+        env: its environment.
     """
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
+    def __init__(self, command: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
         self.log = log
         self.was_stopped = False
         """Whether we passed a signal on to it before it failed."""
@@ -49,7 +50,7 @@ class TrainerProcess:
             self._begin = file.tell()
             self._process = subprocess.Popen(
                 command,
-                env=marked_environment(),
+                env=marked_environment(env),
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

@@ -59,8 +59,7 @@ def run(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(train, "TRAINER", "support.stand_in_trainer")
         monkeypatch.setenv("PYTHONPATH", PATH)
         monkeypatch.setenv("STAND_IN", ending)
-        monkeypatch.setenv("VERL_PLATFORM", "")  # so that it is put back afterwards
-        monkeypatch.delenv("VERL_PLATFORM")
+        monkeypatch.delenv("VERL_PLATFORM", raising=False)
         monkeypatch.setattr(shown.shutil, "which", lambda name: f"/bin/{name}")
         capsys.readouterr()
         return main(arguments(tmp_path / "run", *more)), *capsys.readouterr()
