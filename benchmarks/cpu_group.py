@@ -24,8 +24,12 @@ class CpuGroup:
         """What all of them took so far."""
         return int((self._folder / "cpuacct.usage").read_text()) / 1e9
 
+    def process_ids(self) -> list[int]:
+        """Those that live."""
+        return [int(line) for line in (self._folder / "cgroup.procs").read_text().split()]
+
     def close(self) -> None:
         """Wait until its processes have ended, and remove it."""
-        while (self._folder / "cgroup.procs").read_text():
+        while self.process_ids():
             time.sleep(0.05)
         self._folder.rmdir()
