@@ -3,19 +3,22 @@
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import ray
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from support import ROOT
 from support.composed import compose_in, compose_recipe
 from support.run_holder import start_holder
 
+from arpo_verl.cli.trainer_process import FAILED
 from arpo_verl.files import check_place
-from arpo_verl.own_ray import RAY_AUTH, settle_ray_token
+from arpo_verl.own_ray import RAY_AUTH, settle_ray_token, start_ray
 from arpo_verl.plugin import run_callback
 from arpo_verl.plugin.run_callback import RAY_JOB_CONFIG, RunCallback, hand_to_ray_workers
 from arpo_verl.plugin.settings import load_settings
@@ -32,6 +35,7 @@ def environment(monkeypatch):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setenv("PLACE", "/runs/1")
+    monkeypatch.setattr(ray, "init", ray.init)
 
 
 def handed():
@@ -158,6 +162,35 @@ def test_the_callback_without_the_rest_of_arpo_refuses_and_says_where_to_add_it(
     with pytest.raises(SystemExit, match="add .- arpo. after ppo_trainer|let .- arpo. come after ppo_trainer"):
         RunCallback().on_run_start(config)
         RunCallback().on_job_start(config)
+
+
+FAILS = """
+import signal, threading
+from hydra.core.utils import JobReturn, JobStatus
+from arpo_verl.plugin import run_callback
+
+run_callback.ENDING_S = 1
+run_callback.RunCallback().on_job_end(None, JobReturn(status=JobStatus.FAILED))
+threading.Thread(target=threading.Event().wait).start()  # what waits for ever at the interpreter's end
+"""
+
+
+def test_a_trainer_that_failed_says_so_and_ends_even_if_its_clean_up_hangs():
+    done = subprocess.run([sys.executable, "-c", FAILS], stdout=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (-signal.SIGALRM, f"{FAILED}\n")
+
+
+def test_a_run_s_own_ray_is_started_with_patience_and_a_cluster_s_is_not(tmp_path, monkeypatch):
+    for name in ("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(run_callback, "check_recipe", lambda config: None)
+    trainer = {"default_local_dir": str(tmp_path / "checkpoints"), "resume_mode": "auto"}
+    stock = ray.init
+    for address, is_ours in (("10.0.0.1:6379", False), ("local", True), ("local", True)):
+        ray_kwargs = {"ray_init": {"address": address}}
+        config = {"run_dir": str(tmp_path / "run"), "trainer": trainer, "ray_kwargs": ray_kwargs}
+        RunCallback().on_job_start(OmegaConf.create(config))
+        assert (ray.init.func, ray.init.args) == (start_ray, (stock,)) if is_ours else ray.init is stock
 
 
 OWN_RAY = """
