@@ -27,13 +27,13 @@ logger = logging.getLogger(__name__)
 
 RAY_AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 STARTS = 3
-_VARIABLES = {
-    # Seconds that the driver waits for its node, inside the 30 s of `Node.__init__`.
+PATIENCE = {
+    # By default 30 s each. The driver waits for its node (in one look of `Node.__init__`), Ray for its processes.
     "RAY_raylet_start_wait_time_s": "60",
-    # Seconds and milliseconds that Ray's processes wait for each other's ports: 30 s each by default.
-    "RAY_gcs_server_port_wait_time_s": "300",
-    "RAY_agent_register_timeout_ms": "300000",
+    "RAY_gcs_server_port_wait_time_s": "60",
+    "RAY_agent_register_timeout_ms": "60000",
 }
+"""Environment variables that make Ray wait longer at its start."""
 _LEAN_VARIABLES = {
     # Two workers that no task of ours can use: they would have no runtime environment.
     "RAY_prestart_worker_first_driver": "0",
@@ -55,14 +55,15 @@ def start_ray(init: Callable[..., Any], **options: Any) -> Any:
     import psutil
     import ray
 
-    lean = options.get("include_dashboard") is False
-    for name, value in {**_VARIABLES, **(_LEAN_VARIABLES if lean else {})}.items():
+    is_lean = options.get("include_dashboard") is False
+    for name, value in {**PATIENCE, **(_LEAN_VARIABLES if is_lean else {})}.items():
         os.environ.setdefault(name, value)
     me = psutil.Process()
     for start in range(1, STARTS + 1):
         earlier = me.children(recursive=True)
         try:
-            with _lean() if lean else contextlib.nullcontext():
+            # The last start is Ray's own: perhaps another version does not take what we leave out.
+            with _lean_start() if is_lean and start < STARTS else contextlib.nullcontext():
                 return init(**options)
         except (ValueError, TypeError):  # the options are wrong, and remain so
             raise
@@ -101,22 +102,23 @@ def settle_ray_token(joins: bool) -> None:
 def describe_load() -> str:
     """Describe how busy this machine is."""
     load, count = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    return f"this machine is slow or busy, its {count} processors have {load:.0f} processes to run"
+    return f"this machine is slow or busy, with {load:.0f} processes that want its {count} processors"
 
 
 @contextlib.contextmanager
-def _lean() -> Iterator[None]:
-    """Make Ray start neither its autoscaler nor what serves the dashboard.
-
-    A version of Ray without one of these functions or files just starts more.
-    """
+def _lean_start() -> Iterator[None]:
+    """Make Ray start neither its autoscaler nor what serves the dashboard."""
     from subprocess import list2cmdline
     from unittest import mock
 
+    import ray
     from ray._private import node, services
 
     stock = services.start_ray_process
-    scripts = [os.path.join(services.RAY_PATH, name) for name in (_AGENT, _SETUP)]
+    names = (
+        (_AGENT, _SETUP) if hasattr(ray._raylet, "persist_port") else (_SETUP,)
+    )  # an older raylet wants a real agent
+    scripts = [os.path.join(services.RAY_PATH, name) for name in names]
 
     def start(command: list[str], *args: Any, **kwargs: Any) -> Any:
         for script in scripts:  # the raylet's options have the command lines of what it starts

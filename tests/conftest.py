@@ -7,10 +7,11 @@ import sys
 
 import pytest
 
+from arpo_verl.own_ray import PATIENCE
 from arpo_verl.reaper import marked_environment
 
-# Whatever a test starts ends with this process, however that happens.
-os.environ.update(marked_environment())
+# What a test starts ends with this process, however that happens. A cluster's nodes wait as long as a run's own Ray.
+os.environ.update({**PATIENCE, **marked_environment()})
 # Small models: on two busy cores, a second thread of Torch's more than doubled what imitation cost in CPU time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # veRL's functions are replaced in this process, and in those that it starts, as in a run of ours.

@@ -72,6 +72,7 @@ def test_a_start_notes_the_recipe_without_its_secrets(tmp_path, monkeypatch, cap
     from arpo_verl.plugin import run_callback
     from arpo_verl.plugin.recipe import checks
 
+    monkeypatch.setattr("ray.init", None)  # so that it is put back afterwards
     # A cluster that another test has just started is none that this run joins.
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(checks, "RAY_CLUSTER_FILE", tmp_path / "none")
