@@ -53,5 +53,5 @@ def open_display(total: int | None) -> Iterator[StepDisplay]:
         yield StepDisplay()
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, refresh_per_second=2, transient=True) as progress:
         yield _LiveDisplay(progress, total)

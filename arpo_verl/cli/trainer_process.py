@@ -25,6 +25,8 @@ FAILED = "the trainer failed"
 REFUSED = "arpo_verl: "
 """The start of `plugin.run_callback`'s message when it refuses a recipe; nothing follows that message."""
 _REFUSAL_LINES = 200
+_ERROR_LINES = 400
+"""Lines that may follow `FAILED`: a worker's traceback within the trainer's."""
 
 _FULL = re.compile(r"No space left on device|Disk quota exceeded")
 _NO_HUB = re.compile(r"couldn't connect to 'http|outgoing traffic has been disabled|LocalEntryNotFoundError")
@@ -77,9 +79,9 @@ class TrainerProcess:
 
         def hand_on(number: int, frame: FrameType | None) -> None:
             is_second = self.was_stopped and number == signal.SIGINT
-            self.was_stopped = self.was_stopped or FAILED not in self.last_lines()
+            self.was_stopped = self.was_stopped or FAILED not in self.last_lines(_ERROR_LINES)
             if number == signal.SIGINT:
-                self._kill_at = time.monotonic() + STOPPING_S
+                self._kill_at = min(self._kill_at, time.monotonic() + STOPPING_S)
             self._process.send_signal(signal.SIGKILL if is_second else number)
 
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -103,7 +105,7 @@ class TrainerProcess:
             signal.SIGKILL: " (the kernel does that when memory runs out, see `dmesg`)",
             signal.SIGALRM: ", which had failed and did not end by itself,",
         }.get(signal.Signals(-code), "")
-        return f"{name} ended the trainer" + (hint if not self.was_stopped else "")
+        return f"{name} ended the trainer" + (hint if self._kill_at == math.inf else "")
 
     def last_lines(self, count: int = LAST_LINES) -> list[str]:
         """Return the last lines of this start's output."""
