@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from arpo_verl.easyr1.episodes import Played
-from arpo_verl.easyr1.rows import Row, check_visual_tokens, outcome_of, trajectory_of
+from arpo_verl.easyr1.rows import Row, outcome_of, positions, trajectory_of
 from arpo_verl.easyr1.settings import DoorConfig
 from arpo_verl.records.jumps import JumpDetector
 from arpo_verl.records.run_records import GroupLog, RunRecords
@@ -103,8 +103,10 @@ class Replayer:
             fill_store(self.store, places, self._config, lambda: self._fingerprint)
 
     def _check(self, success: StoredTrajectory) -> None:
-        check_replayable(success, self._limits, lambda shown, ids, _: check_visual_tokens(shown, ids, self._chat))
-        Row.of_trajectory(success, self._chat)  # refuses several rows
+        def make_row(*_: object) -> None:
+            positions(Row.of_trajectory(success, self._chat), self._chat.builder.processor, self._chat)
+
+        check_replayable(success, self._limits, make_row)
 
     def _replayed(self, key: str, trajectory: StoredTrajectory) -> Row:
         logger.info("replayed a success of step %d into task %s, row %s", trajectory.step, trajectory.task_id, key)

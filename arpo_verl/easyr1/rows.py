@@ -126,20 +126,6 @@ def make_batch(
     )
 
 
-def check_visual_tokens(screenshots: Sequence[bytes], token_ids: Sequence[int], chat: ChatTokenizer) -> None:
-    """Check that a row's tokens have places for its screenshots, in whatever size they are.
-
-    Raises:
-        ReplayError: they have more or fewer.
-    """
-    expected, got = token_ids.count(chat.image_id), sum(chat.geometry.num_tokens(image_size(s)) for s in screenshots)
-    if expected != got:
-        raise ReplayError(
-            f"a row's screenshots must give its {expected} visual tokens, got {got}; set data.min_pixels and "
-            "data.max_pixels as they were when its success was stored"
-        )
-
-
 def _columns(row: Row, processor: Any, chat: ChatTokenizer, prompts: int, responses: int) -> dict[str, torch.Tensor]:
     before, behind = prompts - len(row.prompt_ids), responses - len(row.response_ids)
     if min(before, behind) < 0:
@@ -158,17 +144,27 @@ def _columns(row: Row, processor: Any, chat: ChatTokenizer, prompts: int, respon
         "responses": whole[prompts:],
         "input_ids": whole,
         "attention_mask": torch.nn.functional.pad(torch.ones_like(tokens), (before, behind)),
-        "position_ids": torch.nn.functional.pad(_positions(row, tokens, processor, chat), (before, behind)),
+        "position_ids": torch.nn.functional.pad(positions(row, processor, chat), (before, behind)),
         "response_mask": torch.nn.functional.pad(mask, (0, behind)),
         "token_level_scores": scores,
     }
 
 
-def _positions(row: Row, tokens: torch.Tensor, processor: Any, chat: ChatTokenizer) -> torch.Tensor:
-    """Return (4, T): the position in the text, and EasyR1's three of Qwen-VL."""
-    check_visual_tokens(row.files, tokens.tolist(), chat)
+def positions(row: Row, processor: Any, chat: ChatTokenizer) -> torch.Tensor:
+    """Return (4, T): the position in the text, and EasyR1's three of Qwen-VL.
+
+    Raises:
+        ReplayError: the row's screenshots do not fit its tokens.
+    """
+    tokens = torch.tensor([*row.prompt_ids, *row.response_ids])
     sizes, patch = [image_size(file) for file in row.files], processor.image_processor.patch_size
+    expected, got = tokens.tolist().count(chat.image_id), sum(map(chat.geometry.num_tokens, sizes))
+    if expected != got:
+        raise ReplayError(
+            f"a row's screenshots must give its {expected} visual tokens, got {got}; set data.min_pixels and "
+            "data.max_pixels as they were when its success was stored"
+        )
     grid = torch.tensor([[1, size.height // patch, size.width // patch] for size in sizes]) if sizes else None
     ones = torch.ones_like(tokens)
-    positions = stock.rope_index(processor, input_ids=tokens, image_grid_thw=grid, attention_mask=ones)
-    return torch.cat([torch.arange(len(tokens)).unsqueeze(0), positions])
+    visual = stock.rope_index(processor, input_ids=tokens, image_grid_thw=grid, attention_mask=ones)
+    return torch.cat([torch.arange(len(tokens)).unsqueeze(0), visual])

@@ -96,7 +96,7 @@ class ModelInputs(AgentLoopWorker):
             is_limit = name in ("min_pixels", "max_pixels") and type(value) is int and value > 0
             if not is_limit and self.mm_processor_kwargs.get(name) != value:
                 raise ReplayError(f"its mm_processor_kwargs must be this run's, got {name}={value!r:.80}")
-        self.show(screenshots, torch.tensor(token_ids), mm_processor_kwargs)
+        self.compute(screenshots, torch.tensor(token_ids), mm_processor_kwargs)
 
     def _check_visual_tokens(self, input_ids: torch.Tensor, multi_modal_inputs: Mapping[str, Any]) -> None:
         expected = input_ids.tolist().count(get_processor_token_id(self.processor, "image"))

@@ -101,11 +101,21 @@ def test_the_limits_are_those_of_the_recipe(compose, options, limits):
     assert Recipe(compose(*LENGTHS, *options)).row_limits(7) == (*limits, 7)
 
 
+def with_images_in_one_place(success):
+    ids = [*success.prompt_ids, *success.response_ids]
+    image = max(set(ids), key=ids.count)
+    shown = [image] * ids.count(image)
+    text = [token for token in ids if token != image]
+    mask = [1] * len(shown)
+    return dict(prompt_ids=text, response_ids=shown, response_mask=mask, rollout_log_probs=None, rows=())
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
         (lambda success: with_first(success.screenshots[0][:-200], success), "a picture of .* bytes is broken"),
         (lambda success: with_first(b"no picture", success), "a picture must be PNG"),
+        (lambda success: with_images_in_one_place(success), "shape mismatch"),
         (lambda success: with_first(screenshot(1, (320, 240)), success), "visual tokens, got"),
         (lambda success: {"response_ids": [*success.response_ids[:-1], 10**6]}, "token ids must be at most"),
         (lambda success: {"mm_processor_kwargs": {"do_rescale": False}}, "this run's, got do_rescale=False"),
