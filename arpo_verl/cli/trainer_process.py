@@ -18,7 +18,7 @@ from types import FrameType
 from arpo_verl.reaper import marked_environment
 from arpo_verl.records.starting import LAST_LINES, last_lines
 
-STOPPING_S = 20.0
+STOPPING_S = 10.0
 """Seconds that a trainer has to end after Ctrl-C."""
 FAILED = "the trainer failed"
 """A line of `plugin.run_callback` in the output of a trainer that an error ends, which may then hang for minutes."""
