@@ -115,9 +115,8 @@ def _lean_start() -> Iterator[None]:
     from ray._private import node, services
 
     stock = services.start_ray_process
-    names = (
-        (_AGENT, _SETUP) if hasattr(ray._raylet, "persist_port") else (_SETUP,)
-    )  # an older raylet wants a real agent
+    # An older raylet wants a real agent.
+    names = (_AGENT, _SETUP) if hasattr(ray._raylet, "persist_port") else (_SETUP,)
     scripts = [os.path.join(services.RAY_PATH, name) for name in names]
 
     def start(command: list[str], *args: Any, **kwargs: Any) -> Any:
@@ -129,7 +128,8 @@ def _lean_start() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name in ("start_monitor", "start_api_server"):
             stack.enter_context(mock.patch.object(node.Node, name, lambda *_, **__: None, create=True))
-        yield stack.enter_context(mock.patch.object(services, "start_ray_process", start))
+        stack.enter_context(mock.patch.object(services, "start_ray_process", start))
+        yield
 
 
 def _stand_for_agent(words: list[str]) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import ray
 
@@ -41,7 +42,7 @@ def own_pool(config: EnvironmentConfig) -> Iterator[DesktopPool]:
 
 
 def _start() -> None:
-    options = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
     address = os.environ.get("RAY_ADDRESS")
     settle_ray_token(joins=address is not None)
     if address is not None:
