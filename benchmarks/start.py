@@ -55,6 +55,8 @@ def half_a_core(process_id: int) -> Iterator[None]:
     try:
         yield
     finally:
+        while (folder / "cgroup.procs").read_text():  # the shells that clean up may still be there
+            time.sleep(PERIOD_S)
         folder.rmdir()
 
 
