@@ -31,6 +31,8 @@ from cpu_group import CpuGroup
 from figures import Arguments, machine, show, write
 from trainer_run import ROOT, read_steps
 
+from arpo_verl.records.layout import METRICS_FILE
+
 PERIOD_S = 0.1
 PATIENCE_S = 30 * 60
 ENDING_S = 120
@@ -41,9 +43,12 @@ PARTS: tuple[tuple[str, str | Callable[[Path], bool]], ...] = (
     ("worker_imports", r"TaskRunnerV1 pid=\d+\)"),
     ("trainer_and_queue", lambda run_dir: (run_dir / "pool.json").exists()),
     ("model_engine_and_desktops", lambda run_dir: any((run_dir / "trajectories").glob("*/*"))),
-    ("validation_and_first_step", lambda run_dir: 1 in read_steps(run_dir)),
+    ("validation", lambda run_dir: (run_dir / METRICS_FILE).exists()),
+    ("first_step", lambda run_dir: 1 in read_steps(run_dir)),
 )
 """Each part ends with words in the run's output, or when this is true of its folder."""
+REACHES = {"model_engine_and_desktops": "first_episode", "validation": "first_step"}
+"""What a run begins when this part ends."""
 
 
 @contextlib.contextmanager
@@ -86,8 +91,8 @@ def start(tree: Path, is_slow: bool, until: str) -> dict[str, Any]:
             now, used = time.monotonic() - began, group.seconds()
             found["parts"][part] = {"seconds": now - seconds, "cpu_seconds": used - cpu_seconds}
             seconds, cpu_seconds = now, used
-            if part == "model_engine_and_desktops":
-                found |= {"first_episode_seconds": seconds, "first_episode_cpu_seconds": cpu_seconds}
+            if part in REACHES:
+                found |= {f"{REACHES[part]}_seconds": seconds, f"{REACHES[part]}_cpu_seconds": cpu_seconds}
             if part == until:
                 break
         found |= {"seconds": seconds, "cpu_seconds": cpu_seconds}
@@ -113,9 +118,11 @@ def _is_there(sign: str | Callable[[Path], bool], run_dir: Path) -> bool:
 
 
 def ratios(figures: dict[str, Any]) -> dict[str, float]:
-    """Of the medians after to those before, up to the first episode and up to the first step's end."""
+    """Of the medians after to those before, up to the first episode, the first step and its end."""
     found = {}
-    for key in ("first_episode_seconds", "first_episode_cpu_seconds", "seconds", "cpu_seconds"):
+    for key in [
+        f"{reached}{unit}" for reached in ("first_episode_", "first_step_", "") for unit in ("seconds", "cpu_seconds")
+    ]:
         sides = [[entry[key] for entry in figures.get(side, ()) if key in entry] for side in ("before", "after")]
         if all(sides):
             found[f"ratio_{key}"] = statistics.median(sides[1]) / statistics.median(sides[0])
