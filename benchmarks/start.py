@@ -43,7 +43,7 @@ PARTS: tuple[tuple[str, str | Callable[[Path], bool]], ...] = (
     ("worker_imports", r"TaskRunnerV1 pid=\d+\)"),
     ("trainer_and_queue", lambda run_dir: (run_dir / "pool.json").exists()),
     ("model_engine_and_desktops", lambda run_dir: any((run_dir / "trajectories").glob("*/*"))),
-    ("validation", lambda run_dir: (run_dir / METRICS_FILE).exists()),
+    ("validation", lambda run_dir: (run_dir / METRICS_FILE).stat().st_size > 0),
     ("first_step", lambda run_dir: 1 in read_steps(run_dir)),
 )
 """Each part ends with words in the run's output, or when this is true of its folder."""
