@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,19 +16,20 @@ from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.labels import RowLabel
 
 
-def register_estimator(replay: ReplayConfig, log: GroupLog) -> None:
+def register_estimator(replay: ReplayConfig, log: GroupLog, replayed: Collection[str]) -> None:
     """Replace EasyR1's `grpo` in this process, which is the trainer's.
 
     Args:
         replay: with `enable=false`, EasyR1's own function runs, on the groups in our uids.
         log: gets each row's reward and advantage.
+        replayed: the uids of the step's replays.
     """
 
     def estimate(
         token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index: Sequence[str], **_: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         rewards_B = token_level_rewards.sum(dim=-1)
-        advantages_B = row_advantages(rewards_B, response_mask, index, replay)
+        advantages_B = row_advantages(rewards_B, response_mask, index, replay, replayed)
         played = {row: RowLabel(uid_of(index[row]), index[row]) for row in _played(response_mask)}
         log.write(played, rewards_B, advantages_B)
         advantages_BT = advantages_B.unsqueeze(-1) * response_mask
@@ -38,7 +39,11 @@ def register_estimator(replay: ReplayConfig, log: GroupLog) -> None:
 
 
 def row_advantages(
-    rewards_B: torch.Tensor, response_mask: torch.Tensor, index: Sequence[str], replay: ReplayConfig
+    rewards_B: torch.Tensor,
+    response_mask: torch.Tensor,
+    index: Sequence[str],
+    replay: ReplayConfig,
+    replayed: Collection[str],
 ) -> torch.Tensor:
     """Return the advantage of each row within its group, (B,).
 
@@ -48,7 +53,8 @@ def row_advantages(
     rows = _played(response_mask)
     groups = [uid_of(index[row]) for row in rows]
     if replay.enable:
-        advantages_B[rows] = group_advantages(rewards_B[rows], groups, std=replay.std)
+        is_replay = [index[row] in replayed for row in rows]
+        advantages_B[rows] = group_advantages(rewards_B[rows], groups, is_replay_B=is_replay, std=replay.std)
         return advantages_B
     # EasyR1's own function refuses a group of one.
     rows = [row for row, group in zip(rows, groups, strict=True) if groups.count(group) >= MIN_GROUP_SIZE]

@@ -51,6 +51,8 @@ class Replayer:
         arguments = {"environment.partial_credit": door.environment.partial_credit}
         self.store = SuccessStore(door.replay.capacity_per_task, reward_function(None, None, arguments))
         self._planner = ReplayPlanner(self.store, door.replay, self._check)
+        self.replayed: set[str] = set()
+        """The keys of the last step's replays."""
 
     def process(self, played: Sequence[Played], step: int) -> tuple[dict[str, Row], dict[str, Any]]:
         """Return the rows to train on, by their keys, and metrics. New successes are stored after the injection, so
@@ -67,6 +69,8 @@ class Replayer:
         groups = form_groups(outcomes)
         replacements = self._planner.plan(groups, step) if self._config.enable else ()
         replays = {one.outcome.key: self.store.trajectory(one.candidate.serial) for one in replacements}
+        self.replayed.clear()
+        self.replayed |= replays.keys()
         rows |= {key: self._replayed(key, trajectory) for key, trajectory in replays.items()}
         for trajectory in new:
             self.store.add(trajectory)

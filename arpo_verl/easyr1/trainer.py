@@ -102,7 +102,7 @@ class ArpoTrainer(stock.RayPPOTrainer):
         is_own = geometry == ImageGeometry.from_processor(self.processor)
         fingerprint = model_fingerprint(*policy, None if is_own else pixels, door.agent)
         self._replayer = Replayer(door, self._chat, fingerprint, self._groups, limits)
-        register_estimator(door.replay, self._groups)
+        register_estimator(door.replay, self._groups, self._replayer.replayed)
 
     def _make_batch_data(self, metrics: dict[str, Any]) -> Any:
         try:

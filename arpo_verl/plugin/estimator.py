@@ -56,10 +56,9 @@ def compute_replay_grpo_advantage(
         # veRL gives the reward to each row of an episode. We use the last row's, as its own `grpo` does.
         rewards_E = token_level_rewards[last].sum(dim=-1)
         if replay.enable:
-            advantages_E = group_advantages(rewards_E, groups, std=replay.std, divide_by_std=divide_by_std)
-            # A KL penalty in the reward is known only now, after the replay was chosen for its reward.
-            is_replay_E = torch.tensor([isinstance(label, RowLabel) and label.is_replay for label in groups])
-            advantages_E = torch.where(is_replay_E, advantages_E.clamp(min=0), advantages_E)
+            is_replay_E = [isinstance(label, RowLabel) and label.is_replay for label in groups]
+            how = {"std": replay.std, "divide_by_std": divide_by_std}
+            advantages_E = group_advantages(rewards_E, groups, is_replay_B=is_replay_E, **how)
         else:
             # One token each, since a rollout correction may have rejected the whole last row of an episode.
             stock_E1, _ = compute_grpo_outcome_advantage(

@@ -15,6 +15,7 @@ def group_advantages(
     rewards_B: torch.Tensor,
     group_B: Sequence[Any],
     *,
+    is_replay_B: Sequence[bool] | None = None,
     std: str = "population",
     divide_by_std: bool = True,
 ) -> torch.Tensor:
@@ -23,6 +24,7 @@ def group_advantages(
     Args:
         rewards_B: one reward for each trajectory, float.
         group_B: the group of each trajectory, any hashable label.
+        is_replay_B: which trajectories are replays; by default none.
         std: `population` (divide by n, the paper's worked example) or `sample` (by n - 1, stock GRPO).
         divide_by_std: False only centres (Dr. GRPO, arXiv 2503.20783).
 
@@ -30,7 +32,8 @@ def group_advantages(
         Advantages, with the shape and dtype of `rewards_B`. A trajectory alone in its group (its siblings' desktops
         failed) gets 0, since there is nothing to compare it with. Stock GRPO gives it its raw reward: a lone success
         would weigh less than one of eight, and a lone parse error would be punished where a group of them is not.
-        Members of a group of equal rewards get exactly 0; stock GRPO gives them up to 0.06 by rounding.
+        Members of a group of equal rewards get exactly 0; stock GRPO gives them up to 0.06 by rounding. A replay gets
+        at least 0: a KL penalty in the reward is known only after the replay was chosen for its reward.
     """
     advantages_B = torch.zeros_like(rewards_B)
     for rows in _members(group_B):
@@ -41,6 +44,8 @@ def group_advantages(
             continue
         centred_G = rewards_G - torch.mean(rewards_G)
         advantages_B[rows] = centred_G / (_sigma(rewards_G, std) + _EPSILON) if divide_by_std else centred_G
+    if is_replay_B is not None:
+        advantages_B = torch.where(torch.tensor(is_replay_B), advantages_B.clamp(min=0), advantages_B)
     return advantages_B
 
 

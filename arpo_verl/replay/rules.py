@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
@@ -27,6 +26,8 @@ _DESCRIPTIVE = ("id", "source", "trajectory", "related_apps", "fixed_ip", "possi
 """Fields of OSWorld's task files that decide nothing of what is played and judged."""
 _LEAST_GAIN = 1e-5
 """Least gain, as a share of the largest reward: the trainer's float32 takes smaller ones for rounding."""
+_MOST_REWARD = 1e18
+"""In the trainer's float32 the square of a larger reward is infinite, and its group's advantages would be NaN."""
 
 
 def gains(reward: float, replaced: float, others: Sequence[float]) -> bool:
@@ -40,7 +41,7 @@ def gains(reward: float, replaced: float, others: Sequence[float]) -> bool:
         others: the rewards of the group's other rollouts; one at least.
     """
     rewards = (reward, replaced, *others)
-    if not all(map(math.isfinite, rewards)):
+    if not all(abs(one) < _MOST_REWARD for one in rewards):
         return False
     return reward - max(replaced, statistics.fmean(others)) > _LEAST_GAIN * max(map(abs, rewards))
 

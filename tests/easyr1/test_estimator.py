@@ -22,9 +22,9 @@ def registry(monkeypatch):
     monkeypatch.setattr(core_algos, "ADV_ESTIMATOR_MAP", dict(core_algos.ADV_ESTIMATOR_MAP))
 
 
-def estimated(rewards, groups, faults=(), **replay):
+def estimated(rewards, groups, faults=(), replayed=(), **replay):
     """Each row's advantage, by EasyR1's own `compute_advantage`; every row has its own uid."""
-    register_estimator(ReplayConfig(**replay), GroupLog())
+    register_estimator(ReplayConfig(**replay), GroupLog(), replayed)
     mask = torch.tensor([[0, 0] if row in faults else [1, 0] for row in range(len(rewards))])
     scores = torch.zeros(len(rewards), 2)
     scores[:, 1] = torch.tensor(rewards)
@@ -49,6 +49,10 @@ def test_they_are_those_of_the_verl_path(std):
 
 def test_an_episode_that_infrastructure_failed_is_no_member_of_its_group():
     assert estimated([1.0, 0.0, 0.0], "ggg", faults={2}) == [*estimated([1.0, 0.0], "gg"), 0.0]
+
+
+def test_a_kl_penalty_in_the_reward_gives_no_replay_an_advantage_below_0():
+    assert estimated([0.4, 0.6], "gg", replayed={"g_0_0"}) == [0.0, estimated([0.4, 0.6], "gg")[1]]
 
 
 def test_without_replay_it_is_easyr1s_own_over_our_groups():

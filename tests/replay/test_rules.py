@@ -43,6 +43,7 @@ NAN, INF = float("nan"), float("inf")
         ([0.0, NAN], 1.0, set()),
         ([0.0, INF], 1.0, set()),
         ([-INF, INF, 0.0], 1.0, set()),
+        ([0.0] * 4, 1e30, set()),  # its square is infinite in float32
     ],
 )
 @pytest.mark.parametrize("std", ["population", "sample"])
