@@ -60,8 +60,11 @@ tokens from a reply, so these are missing when we send it back: UI-TARS marks co
 TAKE_THEM = ("vllm", "sglang", "arpo_verl")
 """Servers that know these fields, by their name in `owned_by`; others refuse unknown fields. The last one is
 `benchmarks/model_server.py`."""
-ABORTED = ("abort", "error", "network_error", "insufficient_system_resource")
+ABORTED = ("abort", "aborted", "cancelled", "canceled", "error", "failed", "timeout", "network_error")
+ABORTED += ("engine_overloaded", "insufficient_system_resource")
 """Reasons for the end of a reply that the engine caused."""
+_CUT = ("length", "max_tokens", "model_length")
+"""Reasons for the end of a reply that had too many tokens."""
 _NO_CALL_PARSER = (
     "start it without a parser of tool calls (vLLM: without --enable-auto-tool-choice and --tool-call-parser; SGLang: "
     "without --tool-call-parser)"
@@ -540,21 +543,22 @@ def _read_reply(
     """
     try:
         choice = answer["choices"][0]
-        message, reason = choice["message"], choice.get("finish_reason")
+        message, reason = choice["message"], str(choice.get("finish_reason")).lower()
         text, apart = _text_of(message)
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise EndpointError(f"the server does not answer as OpenAI's API: {shown(str(answer))}") from error
     is_silent = not text.strip() and not message.get("tool_calls")
     for name, remedy in (_FILTERS | ({} if with_tools else _CALLS) | (_REASONING if is_silent else {})).items():
-        if name in apart or str(reason).lower() == name:
+        if name in apart or reason == name:
             said = shown(str(message))
             raise ConfigError(f"the server gives a reply as {name} instead of text; {remedy}; it answered {said}")
-    if is_silent and reason == "length" and not text:
-        raise ConfigError(f"the server gives a reply of {max_tokens} tokens without their text; {_NO_REASONING_PARSER}")
-    if reason in ABORTED:
-        raise EndpointError(f"the server's engine broke off a reply: {reason}")
+    if broken := choice.get("error") or answer.get("error") or (reason in ABORTED and reason):
+        raise EndpointError(f"the server's engine broke off a reply: {shown(str(broken))}")
+    tokens = max_tokens if reason in _CUT else _read_usage(answer, text)[2]
+    if is_silent and not text and tokens > TURN_TOKENS:
+        raise ConfigError(f"the server gives a reply of {tokens} tokens without their text; {_NO_REASONING_PARSER}")
     problem = None
-    if reason == "length":
+    if reason in _CUT:
         problem = f"a reply must end within gui_agent.max_reply_tokens={max_tokens}, got no end"
     return text, problem
 

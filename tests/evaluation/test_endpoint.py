@@ -353,7 +353,7 @@ def test_an_answer_without_a_reply_is_a_fault(tmp_path, content):
     assert [fault.error for fault in evaluated.faults] == ["EndpointError"]
 
 
-@pytest.mark.parametrize("reason", ["abort", "error"])
+@pytest.mark.parametrize("reason", ["abort", "error", "Cancelled"])
 def test_a_reply_that_the_engine_broke_off_is_a_fault_and_no_score(tmp_path, reason):
     with serving(lambda number, body: says(HIT, reason)) as server:
         evaluated = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1)
@@ -553,9 +553,13 @@ def apart(reason, **message):
         ),
         (apart("length", reasoning="I think", content="\n"), "reasoning instead of text; start it without"),
         (apart("stop", content=[{"type": "thinking", "thinking": "I"}]), "thinking instead of text; start it without"),
-        (
-            apart("length", content=""),
-            "a reply of 64 tokens without their text; start it without a parser of reasoning",
+        *(
+            (one, "a reply of 64 tokens without their text; start it without a parser of reasoning")
+            for one in (
+                apart("length", content=""),
+                apart("MAX_TOKENS"),
+                {**apart("stop", reasoning_text=HIT), "usage": {"completion_tokens": 64}},  # where nobody looks
+            )
         ),
         (apart("stop", refusal="I cannot."), "refusal instead of text; turn its filter off, or leave the task out"),
         (
