@@ -45,16 +45,18 @@ _AGENT, _SETUP = "dashboard/agent.py", "_private/workers/setup_worker.py"
 _CONTEXT, _LANGUAGE = "--serialized-runtime-env-context=", "--language="
 
 
-def start_ray(init: Callable[..., Any], **options: Any) -> Any:
+def start_ray(init: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Start Ray by `ray.init`, again if Ray was too slow, and return what it returns.
 
     Args:
         init: `ray.init`, for a Ray of this process's own.
-        options: its arguments. Only with `include_dashboard=False` we leave out what serves the dashboard.
+        args, options: its arguments. Only with `include_dashboard=False` we leave out what serves the dashboard.
     """
     import psutil
     import ray
 
+    if args or ray.is_initialized():  # somebody's second call, which must not end this Ray
+        return init(*args, **options)
     is_lean = options.get("include_dashboard") is False
     for name, value in {**PATIENCE, **(_LEAN_VARIABLES if is_lean else {})}.items():
         os.environ.setdefault(name, value)

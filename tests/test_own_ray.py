@@ -28,6 +28,7 @@ def slow(times):
 
 def test_a_ray_that_was_too_slow_is_started_again_and_nothing_of_it_stays(monkeypatch, capfd):
     monkeypatch.setattr("ray.shutdown", lambda: None)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
     for name in own_ray.PATIENCE:  # as if a user had set them; they are put back afterwards
         monkeypatch.setenv(name, "5")
     init, left = slow(own_ray.STARTS - 1)
@@ -41,6 +42,9 @@ def test_a_ray_that_was_too_slow_is_started_again_and_nothing_of_it_stays(monkey
     assert os.environ["RAY_raylet_start_wait_time_s"] == "5"
     with pytest.raises(ValueError, match=r"^invalid literal"):  # wrong options remain so
         own_ray.start_ray(lambda **_: int(""))
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    with pytest.raises(Exception, match="^The current node"):  # a second call is nobody's start, and ends no Ray
+        own_ray.start_ray(slow(1)[0])
 
 
 def test_a_ray_without_dashboard_has_no_process_for_it_and_its_workers_their_variables(local_ray, monkeypatch):
