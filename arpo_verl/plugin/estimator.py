@@ -41,7 +41,7 @@ def compute_replay_grpo_advantage(
         Advantages and returns, (B, T), the same tensor, as in stock GRPO.
 
     Raises:
-        ConfigError: `config` is not a section of a recipe, or the recipe has no section `replay`.
+        ConfigError: `config` is not a section of a recipe.
     """
     # Imported here, since every process of a run imports this module, and only the trainer has a state.
     from arpo_verl.plugin.trainer_state import trainer_state

@@ -118,11 +118,8 @@ def test_with_sample_sigma_every_group_of_unlike_rewards_is_stock_grpo_to_the_bi
     assert torch.equal(ours, stock.masked_fill(alike[:, None], 0))
 
 
-def test_a_recipe_without_a_replay_section_is_refused():
+def test_a_call_without_a_section_of_the_recipe_is_refused():
     token_level, mask = batch([1.0, 0.0])
-    with pytest.raises(ConfigError, match="must have a section `replay`"):
-        section = OmegaConf.create({"algorithm": {}}).algorithm
-        compute_replay_grpo_advantage(token_level, mask, ["g", "g"], config=section)
     with pytest.raises(ConfigError, match="must be a section of the recipe"):
         compute_replay_grpo_advantage(token_level, mask, ["g", "g"])
 
