@@ -115,7 +115,7 @@ class ChatTokenizer:
 
     def plain(self, text: str) -> str:
         """Return a text so that no part of it becomes a special token: `<|im_end|>` as `< |im_end|>`."""
-        for token in filter(None, self.tokenizer.all_special_tokens):
+        for token in self._special:
             text = text.replace(token, f"{token[0]} {token[1:]}")
         return text
 
@@ -137,6 +137,11 @@ class ChatTokenizer:
     @cached_property
     def _texts(self) -> dict[int, str]:
         return {}
+
+    @cached_property
+    def _special(self) -> list[str]:
+        """All special tokens. `all_special_tokens` has only those that the tokenizer's settings name."""
+        return [token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special]
 
     @cached_property
     def _shown(self) -> list[int]:
