@@ -117,9 +117,11 @@ def _call_problems(
     name: str, use: Use, given: list[Use], expected: Any, options: Mapping[str, Any], at: str
 ) -> Iterator[str]:
     names = list(use.keys)[: use.num_positional]
+    if len(given) == 1 and names[1:2] and names[1] in options:  # the client passes options by name
+        names = names[:1]
     if len(given) > len(names):
         yield f"evaluator.expected{at} must be left out, since the metric {name} takes no second value"
-    elif len(given) == 1 and names[1:2] and names[1] in use.needed - options.keys():
+    elif len(given) == 1 and names[1:2] and names[1] in use.needed:
         yield f"evaluator.expected{at} is missing: it must say what the metric {name} compares the result with"
     elif len(given) == 2 and "rules" in given[1].needed & expected.keys():
         rules, wanted, where = expected["rules"], use.keys[names[1]], f"evaluator.expected{at}.rules"

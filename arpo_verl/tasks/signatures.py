@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 TEXT, NUMBER, LIST, OBJECT = "text", "a number", "a list", "an object"
@@ -37,8 +37,12 @@ class Use:
 def use_of_call(function: ast.FunctionDef) -> Use:
     """Return what a function needs of an object with its arguments."""
     given = [one for one in function.args.args if one.arg != "self"]
-    needed = {one.arg for one in given[: len(given) - len(function.args.defaults)]}
+    defaults = dict(zip([one.arg for one in given[::-1]], function.args.defaults[::-1], strict=False))
+    needed = {one.arg for one in given} - defaults.keys()
     keys = {one.arg: use_of(function.body, one.arg, one.annotation) for one in given}
+    for name, default in defaults.items():
+        if isinstance(default, ast.Constant) and default.value is None and keys[name].kinds:
+            keys[name] = replace(keys[name], kinds=keys[name].kinds | {KINDS["NoneType"]})
     others = function.args.kwarg
     rest = Use() if others is None else use_of(function.body, others.arg)
     return Use(

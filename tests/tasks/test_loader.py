@@ -217,9 +217,17 @@ def test_a_task_that_the_client_could_not_run_is_refused(tmp_path, bad, message)
         load_tasks(tmp_path / "bad.json")
 
 
-def test_infeasible_tasks_need_no_getter(tmp_path):
-    (task,) = load_tasks(write(tmp_path / "t.json", spec(evaluator={"func": "infeasible"})))
-    assert task.spec["evaluator"] == {"func": "infeasible"}
+@pytest.mark.parametrize(
+    "good",
+    [
+        spec(evaluator={"func": "infeasible"}),
+        setup("execute_with_verification", command=["ls"], verification=None),
+        compared({}) | {"evaluator": compared({})["evaluator"] | {"options": {"rules": {"expected": "hello"}}}},
+    ],
+)
+def test_a_task_that_the_client_runs_is_read(tmp_path, good):
+    (task,) = load_tasks(write(tmp_path / "t.json", good))
+    assert task.spec["evaluator"] == good["evaluator"]
 
 
 def test_a_folder_without_tasks_is_refused(tmp_path):
