@@ -156,12 +156,13 @@ def _become_worker(setup: str, words: list[str]) -> None:
         elif not word.startswith(_LANGUAGE):
             passed.append(word)
     known = {name: context.pop(name, None) for name in ("env_vars", "py_executable")}
-    if any(context.values()) or f"{_LANGUAGE}PYTHON" not in words:
+    python = (known["py_executable"] or sys.executable).split()
+    needs_shell = any(shlex.quote(word) != word for word in python)  # Ray gives it to bash
+    if any(context.values()) or needs_shell or f"{_LANGUAGE}PYTHON" not in words:
         os.execv(sys.executable, [sys.executable, setup, *words])  # noqa: S606
     for name, value in (known["env_vars"] or {}).items():
         os.environ[name] = re.sub(r"\$\{[A-Z0-9_]+\}", "", os.path.expandvars(value))
-    command = [*shlex.split(known["py_executable"] or sys.executable), *passed]
-    os.execvp(command[0], command)  # noqa: S606
+    os.execvp(python[0], [*python, *passed])  # noqa: S606
 
 
 if __name__ == "__main__":

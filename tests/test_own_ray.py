@@ -66,6 +66,7 @@ def test_a_ray_without_dashboard_has_no_process_for_it_and_its_workers_their_var
         ({"py_executable": f"{sys.executable} -I", "env_vars": {"A": "b"}}, "PYTHON", "worker b [] 1"),
         ({}, "PYTHON", "worker None [] 0"),
         ({"command_prefix": ["true"]}, "PYTHON", "setup"),
+        ({"py_executable": "~/bin/python"}, "PYTHON", "setup"),
         ({}, "JAVA", "setup"),
     ],
 )
