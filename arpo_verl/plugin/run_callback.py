@@ -65,6 +65,14 @@ class RunCallback(Callback):
             refuse_unfit(config)
             raise SystemExit(f"arpo_verl: run_dir={config.run_dir}: {explain_refusal(error)}") from error
 
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Refuse runs one after the other in this process: all would use the Ray of the first, and log as the first."""
+        if str(OmegaConf.select(config, "hydra.launcher._target_")).endswith(".BasicLauncher"):
+            raise SystemExit(
+                "arpo_verl: --multirun must start a process for each run, but Hydra's basic launcher starts none; "
+                "type a command for each run, with its own trainer.experiment_name"
+            )
+
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Refuse a recipe that cannot run, before Ray, the model or a desktop starts. Log into the run's folder."""
         refuse_unfit(config)

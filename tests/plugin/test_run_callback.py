@@ -148,6 +148,8 @@ def test_a_users_own_configuration_gets_all_of_arpo_or_is_refused(name, override
     assert config.hydra.run.dir == "runs/e" and config.data.max_response_length == 60416
     desktops = load_settings(config).environment
     assert (desktops.provider, desktops.screen_size, desktops.action_pause_s) == ("docker", (1920, 1080), 2)
+    with pytest.raises(SystemExit, match="type a command for each run"):
+        callback.on_multirun_start(config)
     callback.on_run_start(config)
     assert Path("runs/e").is_dir() and config.trainer.logger == ["wandb", "file"]
     with pytest.raises(SystemExit, match="No task files for training given"):
