@@ -45,7 +45,9 @@ def group_advantages(
         centred_G = rewards_G - torch.mean(rewards_G)
         advantages_B[rows] = centred_G / (_sigma(rewards_G, std) + _EPSILON) if divide_by_std else centred_G
     if is_replay_B is not None:
-        advantages_B = torch.where(torch.tensor(is_replay_B), advantages_B.clamp(min=0), advantages_B)
+        advantages_B = torch.where(
+            torch.tensor(is_replay_B, device=rewards_B.device), advantages_B.clamp(min=0), advantages_B
+        )
     return advantages_B
 
 
