@@ -60,8 +60,10 @@ tokens from a reply, so these are missing when we send it back: UI-TARS marks co
 TAKE_THEM = ("vllm", "sglang", "arpo_verl")
 """Servers that know these fields, by their name in `owned_by`; others refuse unknown fields. The last one is
 `benchmarks/model_server.py`."""
-ABORTED = ("abort", "aborted", "cancelled", "canceled", "error", "failed", "timeout", "network_error")
-ABORTED += ("engine_overloaded", "insufficient_system_resource")
+ABORTED = (
+    *("abort", "aborted", "cancelled", "canceled", "error", "failed", "timeout", "network_error"),
+    *("engine_overloaded", "insufficient_system_resource"),
+)
 """Reasons for the end of a reply that the engine caused."""
 _CUT = ("length", "max_tokens", "model_length")
 """Reasons for the end of a reply that had too many tokens."""

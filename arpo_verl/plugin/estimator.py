@@ -57,8 +57,9 @@ def compute_replay_grpo_advantage(
         rewards_E = token_level_rewards[last].sum(dim=-1)
         if replay.enable:
             is_replay_E = [isinstance(label, RowLabel) and label.is_replay for label in groups]
-            how = {"std": replay.std, "divide_by_std": divide_by_std}
-            advantages_E = group_advantages(rewards_E, groups, is_replay_B=is_replay_E, **how)
+            advantages_E = group_advantages(
+                rewards_E, groups, is_replay_B=is_replay_E, std=replay.std, divide_by_std=divide_by_std
+            )
         else:
             # One token each, since a rollout correction may have rejected the whole last row of an episode.
             stock_E1, _ = compute_grpo_outcome_advantage(
