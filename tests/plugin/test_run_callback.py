@@ -138,13 +138,19 @@ hydra: {searchpath: [pkg://arpo_verl.recipes]}
 
 @pytest.mark.parametrize(
     ("name", "overrides"),
-    [("own", ()), ("ppo_trainer", ("hydra.searchpath=[pkg://arpo_verl.recipes]", "+plugin=arpo"))],
+    [
+        ("own", ()),
+        ("ppo_trainer", ("hydra.searchpath=[pkg://arpo_verl.recipes]", "+plugin=arpo", "hydra/job_logging=stdout")),
+    ],
 )
 def test_a_users_own_configuration_gets_all_of_arpo_or_is_refused(name, overrides, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.yaml").write_text(OWN)
     config = compose_in(tmp_path, name, *overrides, "trainer.experiment_name=e", "trainer.logger=wandb", hydra=True)
     callback = instantiate(config.hydra.callbacks.arpo_verl)
+    assert all(
+        "class" in handler for handler in config.hydra.job_logging.handlers.values()
+    )  # a part of one breaks others
     assert config.hydra.run.dir == "runs/e" and config.data.max_response_length == 60416
     desktops = load_settings(config).environment
     assert (desktops.provider, desktops.screen_size, desktops.action_pause_s) == ("docker", (1920, 1080), 2)
