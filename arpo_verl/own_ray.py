@@ -67,7 +67,7 @@ def start_ray(init: Callable[..., Any], *args: Any, **options: Any) -> Any:
             # The last start is Ray's own: perhaps another version does not take what we leave out.
             with _lean_start() if is_lean and start < STARTS else contextlib.nullcontext():
                 return init(**options)
-        except (ValueError, TypeError):  # the options are wrong, and remain so
+        except (ValueError, TypeError, PermissionError):  # the options or /tmp/ray are wrong, and remain so
             raise
         except Exception as error:
             ray.shutdown()
