@@ -74,6 +74,8 @@ def run(args: argparse.Namespace) -> int:
         return INTERRUPTED
     print(printable_lines(f"\n{write_report(args.out)}"))
     if evaluated.faults:
-        print(f"infrastructure failures lost {len(evaluated.faults)} trials; the same command repeats them")
+        last = evaluated.faults[-1]
+        print(printable_lines(f"the last failure: {last.task_id}: {last.message}"))
+        print(f"the same command repeats these trials; {args.out}/faults.jsonl has each one's failure")
     print(f"tables    {args.out}/results.md, results.csv\nepisodes  {shown_command('view', args.out)}")
     return FAULTY if evaluated.faults else 0

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from contextlib import nullcontext
 
 import pytest
 
@@ -9,6 +10,7 @@ from arpo_verl.cli.main import build_parser, main
 from arpo_verl.cli.playing import read_playing
 from arpo_verl.cli.policies import geometry, open_policy
 from arpo_verl.errors import ConfigError
+from arpo_verl.evaluation.results import Evaluated, FailedTrial
 from arpo_verl.models import small
 from arpo_verl.models.family import load_family
 from arpo_verl.rollout.vision import ImageGeometry
@@ -111,6 +113,16 @@ def test_budgets_are_numbers(text, capsys):
     with pytest.raises(SystemExit):
         build_parser("evaluate").parse_args(["evaluate", "--max-steps", text])
     assert "turn budgets must be numbers from 1" in capsys.readouterr().err
+
+
+def test_lost_trials_are_reported_with_the_last_reason(tmp_path, monkeypatch, capsys):
+    lost = Evaluated((), (FailedTrial("t", 0, 15, "EndpointError", "status 400: no images"),), {}, {})
+    monkeypatch.setattr("arpo_verl.cli.policies.open_policy", lambda *_: nullcontext())
+    monkeypatch.setattr("arpo_verl.evaluation.runner.evaluate", lambda *_: lost)
+    monkeypatch.setattr("arpo_verl.evaluation.report.write_report", lambda out: "table")
+    assert main(["evaluate", "--endpoint", "http://127.0.0.1:1", "--tasks", "embedded", "--out", str(tmp_path)]) == 1
+    printed = capsys.readouterr().out
+    assert "t: status 400: no images" in printed and f"{tmp_path}/faults.jsonl" in printed
 
 
 @pytest.mark.release
