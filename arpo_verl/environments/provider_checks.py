@@ -171,7 +171,7 @@ def _check_files(config: EnvironmentConfig, index: int) -> None:
     if config.provider in _VM_FILES and not Path(str(path)).is_file():
         remedy = "`arpo-verl fetch-vm` gets OSWorld's" if config.provider in ("docker", QEMU) else "give its full path"
         kind = _VM_FILES[config.provider]
-        raise ConfigError(f"environment.path_to_vm must be a {kind} file of the machine, here, got {path!r}; {remedy}")
+        raise ConfigError(f"environment.path_to_vm must be the machine's {kind} file here, got {path!r}; {remedy}")
     proxies = os.environ.get("PROXY_CONFIG_FILE", _PROXY_FILE)
     if config.proxy and not Path(proxies).is_file():
         raise ConfigError(

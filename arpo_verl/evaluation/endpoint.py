@@ -310,7 +310,7 @@ async def find_model(endpoint: Endpoint, name: str | None) -> ServedModel:
         name = next(iter(models))
     known = f"one that {endpoint.url} has: {endpoint.shown(', '.join(sorted(models)[:20])) or 'it names none'}"
     if name is None or (models and name not in models):
-        raise ConfigError(f"--model-name must be {known}; got {name}")
+        raise ConfigError(f"--model-name must be {known}; {'add it' if name is None else f'got {name}'}")
     card = models.get(name, {})
     context = card.get("max_model_len")
     options = AS_IN_TRAINING if card.get("owned_by") in TAKE_THEM else {}

@@ -235,7 +235,9 @@ def _load_one(found: _Found) -> Task | TaskProblem:
     spec = found.spec
     if found.path is not None:
         if not os.path.isfile(found.path):
-            return TaskProblem(found.where, f"there is no file {found.path}", missing=True)
+            is_here = found.folder is None or found.folder.is_dir()
+            remedy = "" if is_here else "; put the list beside the folder `examples` with the task files"
+            return TaskProblem(found.where, f"there is no file {found.path}{remedy}", missing=True)
         if not _is_within(found.path, found.folder):
             what = f"{found.path} leads out of {found.folder}; copy the task itself into the folder"
             return TaskProblem(found.where, what)

@@ -66,6 +66,11 @@ def test_a_machine_that_can_run_every_task_passes(capsys):
     assert "32 of 32 tasks can run" in capsys.readouterr().out
 
 
+def test_a_folder_without_tasks_is_refused(tmp_path, capsys):
+    assert main(["doctor", "--task-dir", str(tmp_path)]) == 2
+    assert "has no task; name a task file" in capsys.readouterr().err
+
+
 def test_a_virtual_machine_has_the_programs_but_not_the_metrics(task_dir, capsys):
     assert main(["doctor", "--task-dir", str(task_dir), "--provider", "docker"]) == 1
     printed = capsys.readouterr().out

@@ -268,7 +268,7 @@ def test_variables_may_stand_in_a_dotenv_file(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("provider", "kind"), [("vmware", ".vmx"), ("virtualbox", ".vbox"), ("docker", ".qcow2")])
 def test_a_machine_whose_file_is_not_here_is_refused(provider, kind, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: name)
-    with pytest.raises(ConfigError, match=rf"path_to_vm must be a {kind} file of the machine, here, got '/no/such'"):
+    with pytest.raises(ConfigError, match=rf"path_to_vm must be the machine's {kind} file here, got '/no/such'"):
         check_provider(config(provider, tmp_path, path_to_vm="/no/such"))
 
 

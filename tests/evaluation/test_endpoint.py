@@ -381,6 +381,9 @@ def test_the_only_model_is_found_with_its_context():
         found = [asyncio.run(find_model(Endpoint(server.url), name)) for name in (None, "m")]
         with pytest.raises(ConfigError, match="--model-name must be one that .* has: m; got n"):
             asyncio.run(find_model(Endpoint(server.url), "n"))
+        listed["data"].append({"id": "o"})
+        with pytest.raises(ConfigError, match="--model-name must be one that .* has: m, o; add it"):
+            asyncio.run(find_model(Endpoint(server.url), None))
     assert found == [ServedModel("m", 4096)] * 2 and server.asked[0]["path"] == "/v1/models"
 
 

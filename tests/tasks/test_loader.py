@@ -43,6 +43,8 @@ def test_osworlds_indexes_and_a_list_of_ones_own_are_read(osworld):
     assert ids(load_tasks(write(osworld / "mine.txt", text))) == ["two", "one"]
     with pytest.raises(TaskError, match=r"1 of 2 tasks.*\n.*mine.txt names three: there is no file"):
         load_tasks(write(osworld / "mine.txt", "one\nthree\n"))
+    with pytest.raises(TaskError, match="one.json; put the list beside the folder `examples`"):
+        load_tasks(write(osworld / "lists/mine.txt", "one\n"))
 
 
 LINES = "\n".join(json.dumps(spec(id=name)) for name in ("a", "b"))

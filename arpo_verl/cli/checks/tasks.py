@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.errors import TaskError
 from arpo_verl.tasks.loader import TaskProblem, scan_tasks
 from arpo_verl.tasks.validation import explain_task
 
@@ -33,7 +34,7 @@ def report_tasks(path: str | Path, environment: EnvironmentConfig) -> list[TaskR
     """Check every task below `path`, in the order of the files.
 
     Raises:
-        TaskError: there is nothing at `path`.
+        TaskError: there is nothing at `path`, or no task.
     """
     reports = []
     for found in scan_tasks(path):
@@ -41,6 +42,8 @@ def report_tasks(path: str | Path, environment: EnvironmentConfig) -> list[TaskR
             reports.append(TaskReport(found.where, (found.what,)))
         else:
             reports.append(TaskReport(found.task_id, tuple(explain_task(found, environment))))
+    if not reports:
+        raise TaskError(f"{path} has no task; name a task file, folder or index")
     return reports
 
 
