@@ -51,10 +51,12 @@
     <p class="message info" role="status">
       No training step yet: the run ${start.phase}.${known(start.quiet_s) && ` Its last output is ${duration(start.quiet_s)} old.`}
     </p>
-    <details open>
-      <summary>The end of <code>output.log</code></summary>
-      <pre class="end" tabindex="0" aria-label="The end of output.log"><bdi>${start.lines.join("\n")}</bdi></pre>
-    </details>
+    ${start.lines.length > 0 && html`
+      <details open>
+        <summary>The end of <code>output.log</code></summary>
+        <pre class="end" tabindex="0" aria-label="The end of output.log"><bdi>${start.lines.join("\n")}</bdi></pre>
+      </details>
+    `}
   `;
 
   // --- At a glance -------------------------------------------------------------------------------------------------
@@ -82,7 +84,7 @@
         `${whole(summary ? summary.steps : overview.success.length)}${known(left.total_steps) ? ` of ${whole(left.total_steps)}` : ""}`,
         summary && known(summary.seconds_per_step) && `${duration(summary.seconds_per_step)} each`,
       ],
-      overview.live && known(left.seconds) && ["time left", duration(left.seconds), "at the pace of the last five"],
+      overview.live && left.seconds > 0 && ["time left", duration(left.seconds), "at the pace of the last five"],
       trains && ["replays injected", whole(replay.injected), known(replay.median_age) && `median age ${plural(replay.median_age, "training step")}`],
       groups > 0 && [
         "groups",
