@@ -223,7 +223,8 @@ def _find_indexed(path: Path, content: Mapping[str, list[str]] | list[str]) -> I
         files = {i: by_id.get(i, examples / ("" if "/" in i else "*") / f"{i}.json") for i in content}
         yield from (_Found(f"{path.name} names {i}", files[i], examples) for i in content)
         return
-    for domain, ids in content.items():
+    for domain, references in content.items():
+        ids = [one.removesuffix(".json").removeprefix(f"{domain}/") for one in references]
         yield from (_Found(f"{path.name} names {domain}/{i}", examples / domain / f"{i}.json", examples) for i in ids)
 
 

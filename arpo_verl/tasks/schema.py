@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Generator, Iterator, Mapping
@@ -17,6 +18,8 @@ INFEASIBLE = "infeasible"
 
 # The client makes a folder with this name, so it must not lead elsewhere.
 _TASK_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
+_MISSPELT = 0.8
+"""Least likeness of two names: `config_note` or `operation` are a task's own."""
 _TEXT = Use(frozenset({TEXT}))
 _APPS = Use(frozenset({LIST, KINDS["NoneType"]}), items=_TEXT)
 _PROGRAM = Use(frozenset({OBJECT}), {"type": _TEXT, "program": _TEXT}, frozenset({"type", "program"}))
@@ -38,10 +41,19 @@ def problems_of(spec: Any, catalogue: Catalogue | None) -> list[str]:
         json.dumps(spec, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         problems.append(f"it has half of a character, {error.object[error.start : error.end]!r}; write the whole one")
+    problems.extend(_misspelt(spec, ("config",), ""))
     problems.extend(_misuses(spec.get("related_apps"), _APPS, "related_apps"))
     problems.extend(_step_problems(spec.get("config", []), "config", catalogue))
     problems.extend(_evaluator_problems(spec["evaluator"], catalogue))
     return problems
+
+
+def _misspelt(fields: Mapping[str, Any], optional: tuple[str, ...], where: str) -> Iterator[str]:
+    """Yield fields whose names look like an optional one that is not there, which would silently be left out."""
+    absent = [name for name in optional if name not in fields]
+    for name in fields:
+        if close := difflib.get_close_matches(name[:80], absent, 1, _MISSPELT):
+            yield f"{where}{name:.80} is no field of a task; did you mean {close[0]}?"
 
 
 def _step_problems(steps: Any, where: str, catalogue: Catalogue | None) -> Iterator[str]:
@@ -61,6 +73,7 @@ def _evaluator_problems(evaluator: Any, catalogue: Catalogue | None) -> Iterator
     if not isinstance(evaluator, Mapping) or "func" not in evaluator:
         yield f"evaluator must be an object with func, got {evaluator!r:.80}"
         return
+    yield from _misspelt(evaluator, ("conj", "expected", "options", "postconfig"), "evaluator.")
     yield from _step_problems(evaluator.get("postconfig", []), "evaluator.postconfig", catalogue)
     func = evaluator["func"]
     if func == REWARD_PROGRAM:

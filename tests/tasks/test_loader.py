@@ -63,6 +63,7 @@ SPLITS = {"train": ["one"], "test": ["two"]}
         ("list.json", [{"id": "one", "instruction": "x"}], r"list.json\[0\] .task one.: .*evaluator missing"),
         ("list.json", ["gimp/../secret"], "there is no file"),
         ("list.json", {"gimp": ["two"], "test": []}, ["two"]),
+        ("list.json", {"gimp": ["gimp/two.json"], "os": ["one.json"]}, ["two", "one"]),
         ("tasks.jsonl", f"\ufeff{LINES}\n\n", ["a", "b"]),
         ("tasks.jsonl", '"one"\n{"domain": "gimp", "id": "two"}', ["one", "two"]),
         ("tasks.ndjson", f"{LINES}\n[1", r"ndjson\[2\]: not JSON: Expecting ',' delimiter"),
@@ -171,6 +172,8 @@ def compared(expected, func="exact_match"):
         (spec(evaluator={"func": "exact_match"}), "evaluator.result is missing: it must say what the metric reads"),
         (spec(evaluator=EVALUATOR | {"func": ["exact_match"]}), "evaluator.result must be a list of 1"),
         (spec(evaluator=EVALUATOR | {"conj": "xor"}), "evaluator.conj must be 'and' or 'or'"),
+        (spec(evaluator=EVALUATOR | {"optons": {}}), "evaluator.optons is no field of a task; did you mean options"),
+        ({"cofig": [], **{k: v for k, v in spec().items() if k != "config"}}, "cofig is no .*; did you mean config"),
     ],
 )
 def test_a_task_that_is_none_is_refused(tmp_path, bad, message):
