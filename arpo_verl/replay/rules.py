@@ -27,7 +27,7 @@ _DESCRIPTIVE = ("id", "source", "trajectory", "related_apps", "fixed_ip", "possi
 _LEAST_GAIN = 1e-5
 """Least gain, as a share of the largest reward: the trainer's float32 takes smaller ones for rounding."""
 _MOST_REWARD = 1e18
-"""In the trainer's float32 the square of a larger reward is infinite, and its group's advantages would be NaN."""
+"""In the trainer's float32 the square of a larger reward is infinite, and its group's advantages would be 0 or NaN."""
 
 
 def gains(reward: float, replaced: float, others: Sequence[float]) -> bool:
@@ -123,7 +123,7 @@ def check_replayable(trajectory: StoredTrajectory, limits: RowLimits, show: Show
             limits.check(row, is_first=number == 0)
             shown = [trajectory.screenshots[place] for place in row.screenshots]
             show(shown, [*row.prompt_ids, *row.response_ids], trajectory.mm_processor_kwargs)
-    except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:  # also torch's and a trainer's
+    except Exception as error:  # also torch's and a trainer's, such as StopIteration for an image in two places
         raise ReplayError(
             f"a success of task {printable(trajectory.task_id)[:80]} in step {trajectory.step} cannot be replayed: "
             f"{printable(str(error))[:300]}"

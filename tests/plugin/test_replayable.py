@@ -110,12 +110,20 @@ def with_images_in_one_place(success):
     return dict(prompt_ids=text, response_ids=shown, response_mask=mask, rollout_log_probs=None, rows=())
 
 
+def with_an_image_in_two_places(success):
+    ids = list(success.response_ids)
+    image = max(set(ids), key=ids.count)
+    at = ids.index(image) + 3
+    return {"response_ids": [*ids[:at], ids[-1], *ids[at:-1]]}
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
         (lambda success: with_first(success.screenshots[0][:-200], success), "a picture of .* bytes is broken"),
         (lambda success: with_first(b"no picture", success), "a picture must be PNG"),
         (lambda success: with_images_in_one_place(success), "shape mismatch"),
+        (lambda success: with_an_image_in_two_places(success), "cannot be replayed"),
         (lambda success: with_first(screenshot(1, (320, 240)), success), "visual tokens, got"),
         (lambda success: {"response_ids": [*success.response_ids[:-1], 10**6]}, "token ids must be at most"),
         (lambda success: {"mm_processor_kwargs": {"do_rescale": False}}, "this run's, got do_rescale=False"),
