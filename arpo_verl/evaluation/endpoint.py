@@ -89,6 +89,8 @@ _GRACE_S = 1.0
 """Added to the connection's own limits, whose errors say better what was wrong."""
 _CONTEXT_LENGTH = re.compile(rb"context[_ ]length", re.IGNORECASE)
 """Part of the refusal of a request that is too long: OpenAI's code, and the words of vLLM and SGLang."""
+_FILTERED = re.compile(rb"content_filter|data_inspection_failed|content_policy_violation", re.IGNORECASE)
+"""Part of the refusal of a request that a filter stopped: the codes of Azure, Alibaba and LiteLLM."""
 # Special tokens of Qwen's tokenizers: those for turns and images, and those that mark a place in a text.
 _STRUCTURE = r"<\|(?:im_start|im_end|endoftext|vision_start|vision_end|vision_pad|image_pad|video_pad)\|>"
 _MARKS = r"<\|(?:object_ref|box|quad)_(?:start|end)\|>"
@@ -218,6 +220,8 @@ class Endpoint:
         if status in REFUSALS or 300 <= status < 400:
             remedy = "see --endpoint, --model-name and --api-key-env"
             raise ConfigError(f"{self.url} refuses our requests, {told}; {remedy}")
+        if _FILTERED.search(content):
+            raise ConfigError(f"{self.url} filters a request, {told}; {_NO_FILTER}")
         kind = _TooLong if status == 400 and _CONTEXT_LENGTH.search(content) else EndpointError
         raise kind(f"{self.url} refused a request, {told}; is it longer than the model's context (--context)?")
 

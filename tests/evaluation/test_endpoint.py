@@ -570,6 +570,7 @@ def apart(reason, **message):
             "refusal instead of text; turn its filter off",
         ),
         (apart("content_filter", content="Action: cl"), "content_filter instead of text; turn its filter off"),
+        ((400, {}, b'{"error": {"code": "content_filter"}}'), "filters a request, status 400: {"),
         (apart("SAFETY"), "safety instead of text; turn its filter off"),
     ],
 )
