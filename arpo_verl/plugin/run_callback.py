@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
@@ -149,7 +150,7 @@ def refuse_unfit(config: DictConfig) -> None:
         SystemExit: always, since Hydra turns other exceptions of a callback into warnings.
     """
     try:
-        check_recipe(config)
+        check_recipe(config, *_own_file())
     except ArpoError as error:
         raise SystemExit(f"arpo_verl: {printable_lines(str(error))}") from error  # it may quote a stranger's file
     except Exception as error:
@@ -158,6 +159,18 @@ def refuse_unfit(config: DictConfig) -> None:
             f"arpo_verl: the recipe cannot be checked ({type(error).__name__}: {error}), so the run does not start; "
             "look for a null, a 0 or a typo in what the traceback above names"
         ) from error
+
+
+def _own_file() -> tuple[Path | None, list[str]]:
+    """Return the file of Hydra's run, if it has one, and the command line's options."""
+    if not HydraConfig.initialized():
+        return None, []
+    hydra = HydraConfig.get()
+    folders = [
+        Path(source.path) for source in hydra.runtime.config_sources if source.provider in ("main", "command-line")
+    ]
+    files = [folder / f"{hydra.job.config_name}.yaml" for folder in folders]
+    return next((file for file in reversed(files) if file.is_file()), None), list(hydra.overrides.task)
 
 
 def tell_doubtful_names(config: DictConfig) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace as Named
 
 import pytest
 import ray
@@ -58,7 +59,7 @@ def test_what_a_submitted_job_says_stays(monkeypatch):
 def test_each_start_is_noted_in_the_runs_folder(tmp_path, monkeypatch):
     for name in ("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR"):
         monkeypatch.setenv(name, "")  # so that it is put back afterwards
-    monkeypatch.setattr(run_callback, "check_recipe", lambda config: None)
+    monkeypatch.setattr(run_callback, "check_recipe", lambda config, *_: None)
     trainer = {"default_local_dir": str(tmp_path / "checkpoints"), "resume_mode": "auto", "total_epochs": 3}
     config = OmegaConf.create({"run_dir": str(tmp_path / "run"), "trainer": trainer})
     for _ in range(2):
@@ -69,7 +70,7 @@ def test_each_start_is_noted_in_the_runs_folder(tmp_path, monkeypatch):
 def test_a_check_that_breaks_refuses_the_start(tmp_path, monkeypatch, caplog):
     """Hydra would make a warning of it, and start the run unchecked."""
     trainer = {"default_local_dir": str(tmp_path / "checkpoints"), "resume_mode": "auto", "total_epochs": 3}
-    monkeypatch.setattr(run_callback, "check_recipe", lambda config: config.trainer.nnodes * 1)
+    monkeypatch.setattr(run_callback, "check_recipe", lambda config, *_: config.trainer.nnodes * 1)
     config = OmegaConf.create({"run_dir": str(tmp_path), "trainer": {**trainer, "nnodes": None}})
     with pytest.raises(
         SystemExit, match=r"the recipe cannot be checked \(TypeError: .*so the run does not start; look"
@@ -97,7 +98,7 @@ def log_step(folder, step):
 def test_a_second_trainer_in_a_runs_folder_is_refused_until_the_first_is_dead(tmp_path, monkeypatch):
     for name in ("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR"):
         monkeypatch.setenv(name, "")
-    monkeypatch.setattr(run_callback, "check_recipe", lambda config: None)
+    monkeypatch.setattr(run_callback, "check_recipe", lambda config, *_: None)
     trainer = {"default_local_dir": str(tmp_path / "checkpoints"), "resume_mode": "auto", "total_epochs": 3}
     config = OmegaConf.create({"run_dir": str(tmp_path / "run"), "trainer": trainer})
     with start_holder(tmp_path / "run") as first:
@@ -115,10 +116,10 @@ def test_a_second_trainer_in_a_runs_folder_is_refused_until_the_first_is_dead(tm
 def test_a_run_folder_that_cannot_be_made_is_refused_before_hydra_makes_it(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     config = OmegaConf.create({"run_dir": str(tmp_path / "file" / "run")})
-    monkeypatch.setattr(run_callback, "check_recipe", lambda config: None)
+    monkeypatch.setattr(run_callback, "check_recipe", lambda config, *_: None)
     with pytest.raises(SystemExit, match=r"^arpo_verl: run_dir=.*/run: .*/run is a file or leads through one"):
         RunCallback().on_run_start(config)
-    monkeypatch.setattr(run_callback, "check_recipe", lambda config: check_place("run_dir", tmp_path / "file"))
+    monkeypatch.setattr(run_callback, "check_recipe", lambda config, *_: check_place("run_dir", tmp_path / "file"))
     with pytest.raises(SystemExit, match="^arpo_verl: run_dir cannot be .*/file is a file; name another folder$"):
         RunCallback().on_run_start(config)
 
@@ -191,7 +192,7 @@ def test_a_trainer_that_failed_says_so_and_ends_even_if_its_clean_up_hangs():
 def test_a_run_s_own_ray_is_started_with_patience_and_a_cluster_s_is_not(tmp_path, monkeypatch):
     for name in ("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR"):
         monkeypatch.setenv(name, "")
-    monkeypatch.setattr(run_callback, "check_recipe", lambda config: None)
+    monkeypatch.setattr(run_callback, "check_recipe", lambda config, *_: None)
     trainer = {"default_local_dir": str(tmp_path / "checkpoints"), "resume_mode": "auto"}
     stock = ray.init
     for address, is_ours in (("10.0.0.1:6379", False), ("local", True), ("local", True)):
@@ -265,3 +266,15 @@ def test_a_run_says_how_many_steps_it_has_and_when_it_saves_and_validates_last(o
     config = compose_recipe("demo", *overrides)
     assert run_callback.tell_schedule(config) == (line,)
     assert capsys.readouterr().out == f"{line}\n"
+
+
+def test_the_file_that_hydra_starts_is_checked_too(tmp_path, monkeypatch):
+    (tmp_path / "mine.yaml").touch()
+    sources = [Named(provider="main", path="/none"), Named(provider="command-line", path=str(tmp_path))]
+    hydra = Named(runtime=Named(config_sources=sources), job=Named(config_name="mine"), overrides=Named(task=["a=1"]))
+    monkeypatch.setattr(run_callback.HydraConfig, "initialized", lambda: True)
+    monkeypatch.setattr(run_callback.HydraConfig, "get", lambda: hydra)
+    checked = []
+    monkeypatch.setattr(run_callback, "check_recipe", lambda *given: checked.append(given))
+    run_callback.refuse_unfit("config")
+    assert checked == [("config", tmp_path / "mine.yaml", ["a=1"])]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arpo_verl.cli.checks.finding import Finding
 from arpo_verl.cli.checks.packages import check_recipe_packages
 from arpo_verl.cli.composing import compose_named
+from arpo_verl.cli.recipes import find_recipe
 from arpo_verl.config import Problems
 from arpo_verl.errors import MissingDependencyError
 from arpo_verl.footprint import Footprint
@@ -55,10 +57,10 @@ def check_recipe_fits(
         model = "actor_rollout_ref.model.path"
         findings += _figures(report, config.actor_rollout_ref.model.path) if is_given(config, model) else []
         print(schedule)
-    return [*findings, *_doubtful_names(config), *_refusals(config)]
+    return [*findings, *_doubtful_names(config), *_refusals(config, find_recipe(name), overrides)]
 
 
-def _refusals(config: DictConfig) -> list[Finding]:
+def _refusals(config: DictConfig, recipe: Path, overrides: Sequence[str]) -> list[Finding]:
     """Return what the trainer would refuse."""
     try:
         from arpo_verl.plugin.recipe.checks import check_recipe
@@ -68,7 +70,7 @@ def _refusals(config: DictConfig) -> list[Finding]:
     problems = Problems()
     try:
         with problems.gather():
-            check_recipe(config)
+            check_recipe(config, recipe, overrides)
     except Exception as error:
         return [Finding("recipe", False, f"cannot be checked ({error!r})", "look for a 0, a null or a typo")]
     told = [str(error).partition("; ") for error in problems.errors]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -20,7 +21,7 @@ from arpo_verl.plugin.recipe.footprint import longest_instruction, model_folder,
 from arpo_verl.plugin.recipe.named import check_named
 from arpo_verl.plugin.recipe.resuming import check_resume
 from arpo_verl.plugin.recipe.rules import Checks, Recipe, check_rules
-from arpo_verl.plugin.recipe.values import check_by_verl, check_values, is_default, is_given
+from arpo_verl.plugin.recipe.values import check_by_verl, check_filled, check_values, is_default, is_given
 from arpo_verl.plugin.settings import PolicyFiles, episode_weight_of, plain_section
 from arpo_verl.plugin.trainer_state import TrainerState
 from arpo_verl.replay.config import SAMPLERS, ReplayConfig, check_filter, check_sampler
@@ -51,14 +52,16 @@ _ADD_ARPO = "add `- arpo` after ppo_trainer to its defaults, or +plugin=arpo to 
 RAY_CLUSTER_FILE = Path("/tmp/ray/ray_current_cluster")
 
 
-def check_recipe(config: DictConfig) -> None:
-    """Check a composed recipe.
+def check_recipe(config: DictConfig, recipe: Path | None = None, overrides: Sequence[str] = ()) -> None:
+    """Check a composed recipe, and its file with the command line's options, if they are known.
 
     Raises:
         ArpoError: lists all problems, each with what was expected, what came and what to do.
     """
     require_verl()
     checks = Checks()
+    if recipe is not None:
+        checks.run(check_filled, config, recipe, overrides)
     model: Model | None = None
     uses_fsdp = config.get("model_engine", "dp") == "dp"
     if uses_fsdp:

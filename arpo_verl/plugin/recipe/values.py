@@ -6,7 +6,7 @@ import contextlib
 import io
 import traceback
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,21 @@ def check_values(config: DictConfig) -> None:
     leaves = dict(_leaves(given))
     wrong = (*_wrong_numbers(config), *_wrong_kinds(config, leaves), *_dead_references(config, leaves))
     problems.errors += [ConfigError(message) for message in wrong]
+    problems.raise_all()
+
+
+def check_filled(config: DictConfig, recipe: Path, overrides: Sequence[str]) -> None:
+    """Refuse each `???` of the recipe's file for which OmegaConf would silently take a value of the recipe's base.
+
+    Raises:
+        ConfigError: lists these options.
+    """
+    given = {text.lstrip("+").partition("=")[0] for text in overrides}
+    problems = Problems()
+    for name, value in _leaves(yaml.safe_load(recipe.read_text(encoding="utf-8"))):
+        if value == "???" and name not in given and is_given(config, name):
+            what = f"{recipe.name} has no value for {name} (???). Write it there, or add {name}=VALUE."
+            problems.errors.append(ConfigError(what))
     problems.raise_all()
 
 

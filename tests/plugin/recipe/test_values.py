@@ -4,7 +4,8 @@ import pytest
 from support.composed import compose_recipe
 
 from arpo_verl.config import Problems
-from arpo_verl.plugin.recipe.values import check_values, doubtful_names, verls_defaults
+from arpo_verl.errors import ConfigError
+from arpo_verl.plugin.recipe.values import check_filled, check_values, doubtful_names, verls_defaults
 
 TASKS = ("data.train_files=embedded", "data.val_files=embedded")
 ADDED = (
@@ -27,6 +28,16 @@ def problems_of(*overrides, name="embedded"):
 
 def test_what_a_user_may_add_or_leave_out_passes():
     assert problems_of(*TASKS, *ADDED) == []
+
+
+def test_an_open_value_of_the_recipes_file_is_not_taken_from_its_base(tmp_path):
+    """OmegaConf merges `???` as nothing: a converted recipe trained the base's model."""
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("data:\n  train_batch_size: ???\nactor_rollout_ref:\n  model:\n    path: ???\nrun_dir: a\n")
+    with pytest.raises(ConfigError, match=r"mine.yaml has no value for actor_rollout_ref.model.path \(\?\?\?\)"):
+        check_filled(compose_recipe("embedded"), recipe, ["data.train_batch_size=4"])
+    filled = ["data.train_batch_size=4", "++actor_rollout_ref.model.path=m"]
+    check_filled(compose_recipe("embedded"), recipe, filled)
 
 
 def test_a_path_of_verls_own_example_counts_as_not_given():
