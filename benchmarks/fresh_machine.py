@@ -123,7 +123,9 @@ def examples(language: str) -> list[str]:
 
 
 def commands_of(block: str) -> list[str]:
-    return [command for line in block.splitlines() if (command := line.partition("#")[0].strip())]
+    """Its commands, without `git clone`, since the checkout is there; none of a block for a cluster's nodes."""
+    lines = [] if "ray start" in block else [line.partition("#")[0].strip() for line in block.splitlines()]
+    return [line for line in lines if line and not line.startswith("git clone ")]
 
 
 def type_all(fresh: FreshMachine) -> list[Typed]:

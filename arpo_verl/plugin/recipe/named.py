@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from arpo_verl.config import Problems, did_you_mean, require
 from arpo_verl.untrusted import read_text
+from arpo_verl.versions import pip_install
 
 _PACKAGE, _FILE = "pkg://", "file://"
 _MOST_BYTES = 4 << 20
@@ -88,7 +89,7 @@ def _check_logger(config: DictConfig, logger: str) -> None:
     if keys is not None:
         given = {*os.environ, *(OmegaConf.select(config, "ray_kwargs.ray_init.runtime_env.env_vars") or {})}
         has_key = not keys or any(key in given or Path(key).expanduser().exists() for key in keys)
-        remedy = "".join((f"pip install {module}, ", *(f"set {key}, " for key in keys[:1]), "or leave it out"))
+        remedy = "".join((f"{pip_install(module)}, ", *(f"set {key}, " for key in keys[:1]), "or leave it out"))
         ready = has_key and _find(module) is not None
         require(ready, "trainer.logger", "of loggers that are installed and logged in", logger, remedy)
 
