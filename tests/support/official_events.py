@@ -12,7 +12,7 @@ NOTHING = "nothing"
 """No input, or malformed."""
 ENDS = {Wait: "WAIT", Finish: "DONE", Fail: "FAIL"}
 DOCUMENT = (ROOT / "docs" / "benchmark-fidelity.md").read_text(encoding="utf-8")
-DIFFERENCES = {difference.kind for difference in [*UI_TARS, *QWEN]}
+DIFFERENCES = UI_TARS | QWEN
 """The kinds of replies that UI-TARS-1.5's or Qwen's agents read differently."""
 
 
