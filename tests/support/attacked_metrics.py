@@ -33,12 +33,13 @@ class Gold:
 
 @dataclass(frozen=True)
 class Try:
-    """How a metric is tried: `make(*parts)` is the right result, the bytes of a file where `suffix` says so."""
+    """How a metric is tried: `make(*parts)` is the right result, the bytes of a file where that has a suffix."""
 
     make: Callable[..., Any]
     parts: tuple[Any, ...]
     expected: Any = SAME
-    suffix: str = ""
+    ending: str = ""
+    """The file's, where it is not its maker's own."""
     options: dict[str, Any] = field(default_factory=dict)
     fulfilled: dict[str, str] = field(default_factory=dict)
     """Attacks that do what the task asks, and why."""
@@ -50,6 +51,10 @@ class Try:
     """The metric takes lists of files."""
     beside: bytes | None = None
     """A second expected file."""
+
+    @property
+    def suffix(self) -> str:
+        return self.ending or getattr(self.make, "suffix", "")
 
 
 # --- Attacks ---------------------------------------------------------------------------------------------------------

@@ -312,6 +312,7 @@ def one_of(maker: Callable[..., bytes], nothing: bytes | None = None) -> Callabl
     def make(*parts: Any) -> bytes:
         return maker(*parts) if parts else shape(ground="grey") if nothing is None else nothing
 
+    make.suffix = ".png"
     return make
 
 
@@ -449,3 +450,19 @@ def pairs(*parts: tuple[str, Any]) -> dict[str, Any]:
 
 def last_of(*parts: Any) -> Any:
     return parts[-1] if parts else ""
+
+
+for maker in (docx, odt, pptx, xlsx, pdf, html):
+    maker.suffix = f".{maker.__name__}"
+OTHERS = {
+    ".pptx": [red_numbers],
+    ".xlsx": [cities],
+    ".tar.gz": [tarred],
+    ".json": [json_of, json_list],
+    ".mbox": [mails],
+}
+OTHERS |= {".xcu": [registry], ".db": [database], ".csv": [table_text], ".mp3": [song], ".wav": [sound], ".avi": [film]}
+OTHERS |= {".txt": [lines, exact], ".xml": [playing]}
+for suffix, makers in OTHERS.items():
+    for maker in makers:
+        maker.suffix = suffix

@@ -31,7 +31,13 @@ def rules(**values: object) -> dict[str, object]:
 def sheet(*parts: object, maker: object = make.xlsx, **rule: object) -> Try:
     """compare_table by one rule."""
     both = {} if "sheet_idx" in rule else {"sheet_idx0": "RI0", "sheet_idx1": "EI0"}
-    return Try(maker, parts, suffix=".xlsx", options={"rules": [{**both, **rule}]})
+    return Try(maker, parts, options={"rules": [{**both, **rule}]})
+
+
+def vlc_option(section: str, option: str, value: str, expected: str = "") -> tuple[str, Try]:
+    name = option.replace("-", "_")
+    rule = rules(**{f"expected_{name}": expected or value})
+    return f"vlc.check_{name}", Try(make.lines, (f"[{section}]", f"{option}={value}"), rule)
 
 
 TRIES: dict[str, Try] = {
@@ -71,13 +77,13 @@ TRIES: dict[str, Try] = {
     "chrome.is_expected_search_query": Try(
         make.pairs, (("url", "https://example.org/?q=a"),), rules(expect={"pattern": "q=a$"})
     ),
-    "chrome.compare_pdfs": Try(make.pdf, PAGES, suffix=".pdf", fulfilled=TORN),
-    "chrome.compare_pdf_images": Try(make.pdf, (make.picture(1), make.picture(2), make.picture(3)), suffix=".pdf"),
+    "chrome.compare_pdfs": Try(make.pdf, PAGES, fulfilled=TORN),
+    "chrome.compare_pdf_images": Try(make.pdf, (make.picture(1), make.picture(2), make.picture(3))),
     "chrome.compare_archive": Try(
-        make.tarred, (("a.txt", b"first"), ("b.txt", b"second")), suffix=".tar.gz", options={"file_type": "text"}
+        make.tarred, (("a.txt", b"first"), ("b.txt", b"second")), options={"file_type": "text"}
     ),
     "chrome.compare_htmls": Try(
-        make.html, ("<p>words</p>", '<img src="a.png"/>', "<hr/>"), suffix=".html", options={"ignore_sdnum": True}
+        make.html, ("<p>words</p>", '<img src="a.png"/>', "<hr/>"), options={"ignore_sdnum": True}
     ),
     "chrome.is_cookie_deleted": Try(
         make.items,
@@ -100,82 +106,71 @@ TRIES: dict[str, Try] = {
     "chrome.check_font_size": Try(make.pairs, (("default_font_size", 20),), rules(type="range", min=18, max=24)),
     "chrome.is_added_to_steam_cart": Try(make.pairs, (("content", "Dota 2 and more"),), rules(items=["Dota 2"])),
     "docs.find_default_font": Try(
-        make.registry, ((WRITER, "Standard", "Times New Roman"),), rules(font_name="Times New Roman"), ".xcu"
+        make.registry, ((WRITER, "Standard", "Times New Roman"),), rules(font_name="Times New Roman")
     ),
-    "docs.contains_page_break": Try(
-        make.docx, (P1, make.page_break, P2, make.page_break), rules(page_break_count=2), ".docx"
-    ),
-    "docs.compare_docx_files": Try(make.docx, (P1, P2, P3), suffix=".docx"),
+    "docs.contains_page_break": Try(make.docx, (P1, make.page_break, P2, make.page_break), rules(page_break_count=2)),
+    "docs.compare_docx_files": Try(make.docx, (P1, P2, P3)),
     "docs.compare_docx_files fuzzy": Try(
-        make.docx, (P1, P2, P3), suffix=".docx", options={"ignore_blanks": False, "fuzzy_match": True}
+        make.docx, (P1, P2, P3), options={"ignore_blanks": False, "fuzzy_match": True}
     ),
-    "docs.compare_docx_files odt": Try(make.odt, (P1, P2, P3), suffix=".odt"),
-    "docs.compare_init_lines": Try(make.docx, (P1, P2, P3), suffix=".docx"),
-    "docs.compare_docx_tables": Try(make.docx, (make.table("a", "b"), make.table("c")), suffix=".docx"),
-    "docs.compare_docx_images": Try(make.docx, (P1, make.drawing), suffix=".docx"),
-    "docs.compare_line_spacing": Try(make.docx, (make.paragraph(P1, line_spacing=2.0), P2), suffix=".docx"),
-    "docs.compare_insert_equation": Try(make.docx, (P1, make.equation), suffix=".docx"),
+    "docs.compare_docx_files odt": Try(make.odt, (P1, P2, P3)),
+    "docs.compare_init_lines": Try(make.docx, (P1, P2, P3)),
+    "docs.compare_docx_tables": Try(make.docx, (make.table("a", "b"), make.table("c"))),
+    "docs.compare_docx_images": Try(make.docx, (P1, make.drawing)),
+    "docs.compare_line_spacing": Try(make.docx, (make.paragraph(P1, line_spacing=2.0), P2)),
+    "docs.compare_insert_equation": Try(make.docx, (P1, make.equation)),
     "docs.compare_font_names": Try(
         make.docx,
         (make.run(P1, name="Arial"), make.run(P2, name="Arial")),
         rules(font_name="Arial"),
-        ".docx",
         fulfilled={"first part": ASKS_LITTLE},
     ),
-    "docs.compare_subscript_contains": Try(make.docx, (make.run("2", subscript=True), P2), suffix=".docx"),
+    "docs.compare_subscript_contains": Try(make.docx, (make.run("2", subscript=True), P2)),
     "docs.has_page_numbers_in_footers": Try(
         make.docx,
         (make.footer, P1),
         NONE,
-        ".docx",
         fulfilled={"first part": ASKS_LITTLE},
         more={"no section": (P1, make.no_section)},
     ),
     "docs.is_first_line_centered": Try(
-        make.docx, (make.paragraph(P1, alignment=1), P2), NONE, ".docx", fulfilled={"first part": ASKS_LITTLE}
+        make.docx, (make.paragraph(P1, alignment=1), P2), NONE, fulfilled={"first part": ASKS_LITTLE}
     ),
     "docs.check_tabstops": Try(
-        make.docx,
-        (make.tab_stop, make.tab_stop),
-        suffix=".docx",
-        options={"word_number_split_by_tabstop": 1, "index": 0},
+        make.docx, (make.tab_stop, make.tab_stop), options={"word_number_split_by_tabstop": 1, "index": 0}
     ),
-    "docs.compare_contains_image": Try(make.docx, (P1, make.drawing, P2), suffix=".docx"),
+    "docs.compare_contains_image": Try(make.docx, (P1, make.drawing, P2)),
     "docs.evaluate_colored_words_in_tables": Try(
         make.docx,
         (P1, make.table("Apple"), make.table("Pear", colour=(0, 0, 255))),
-        suffix=".docx",
         more={"a table left out": (P1, make.table("Apple")), "tables emptied": (P1, make.table(""), make.table(""))},
     ),
-    "docs.check_highlighted_words": Try(make.odt, (P1, P2), suffix=".odt"),
+    "docs.check_highlighted_words": Try(make.odt, (P1, P2)),
     "docs.evaluate_strike_through_last_paragraph": Try(
-        make.docx, (P1, make.run(P2, strike=True)), suffix=".docx", more={"an empty paragraph behind": (P1, P2, "")}
+        make.docx, (P1, make.run(P2, strike=True)), more={"an empty paragraph behind": (P1, P2, "")}
     ),
     "docs.evaluate_conversion": Try(
-        make.docx, ("lower case", P1), NONE, ".docx", fulfilled={"first part": ASKS_LITTLE, "another": ASKS_LITTLE}
+        make.docx, ("lower case", P1), NONE, fulfilled={"first part": ASKS_LITTLE, "another": ASKS_LITTLE}
     ),
-    "docs.evaluate_spacing": Try(
-        make.docx, tuple(make.paragraph(P1, line_spacing=s) for s in (1.0, 2.0, 1.5)), NONE, ".docx"
-    ),
+    "docs.evaluate_spacing": Try(make.docx, tuple(make.paragraph(P1, line_spacing=s) for s in (1.0, 2.0, 1.5)), NONE),
     "docs.check_italic_font_size_14": Try(
-        make.docx, (P1, make.run(P2, italic=True, size=177800)), suffix=".docx", more={"no italics": (P1, P2)}
+        make.docx, (P1, make.run(P2, italic=True, size=177800)), more={"no italics": (P1, P2)}
     ),
     "docs.evaluate_alignment": Try(
         make.docx,
         ("One two three\tfour five six.", "One two three\tfour five."),
         NONE,
-        ".docx",
         fulfilled={"first part": ASKS_LITTLE, "another": ASKS_LITTLE},
     ),
-    "docs.check_no_duplicates": Try(make.docx, ("10:00,A,x,1", "10:01,B,x,1"), suffix=".docx"),
-    "docs.compare_docx_lines": Try(make.docx, (P1, P2, P3), suffix=".docx"),
-    "docs.compare_docx_files_and_ignore_new_lines": Try(make.docx, (P1, P2, P3), suffix=".docx"),
-    "docs.compare_highlighted_text": Try(make.docx, (make.highlighted("a"), make.highlighted("b")), suffix=".docx"),
+    "docs.check_no_duplicates": Try(make.docx, ("10:00,A,x,1", "10:01,B,x,1")),
+    "docs.compare_docx_lines": Try(make.docx, (P1, P2, P3)),
+    "docs.compare_docx_files_and_ignore_new_lines": Try(make.docx, (P1, P2, P3)),
+    "docs.compare_highlighted_text": Try(make.docx, (make.highlighted("a"), make.highlighted("b"))),
     "docs.compare_references": Try(
-        make.docx, (P1, "References", "One, 2001", "Two, 2002"), suffix=".docx", options={"reference_base_result": 0.6}
+        make.docx, (P1, "References", "One, 2001", "Two, 2002"), options={"reference_base_result": 0.6}
     ),
     "docs.compare_unique_train_records": Try(
-        make.docx, TRAINS[:2], suffix=".docx", beside=make.docx(*TRAINS), more={"nothing removed": TRAINS}
+        make.docx, TRAINS[:2], beside=make.docx(*TRAINS), more={"nothing removed": TRAINS}
     ),
     "docs.check_file_exists": Try(make.last_of, ("/",), "etc/hostname"),
     "general.check_include_exclude": Try(
@@ -191,117 +186,96 @@ TRIES: dict[str, Try] = {
     "general.match_in_list": Try(make.joined, ("one ", "two"), rules(expected=["one two", "three"])),
     "general.literal_match": Try(make.items, ("one", "two"), ["one", "two"], options={"type": "list"}),
     "general.is_in_list": Try(make.items, ("one", "two"), rules(expected="two")),
-    "general.diff_text_file": Try(make.lines, (P1, P2, P3), suffix=".txt"),
+    "general.diff_text_file": Try(make.lines, (P1, P2, P3)),
     "general.fuzzy_match": Try(make.joined, ("one ", "two"), rules(expected="one two")),
-    "general.fuzzy_place_math": Try(
-        make.docx, ("Rome", "Oslo", "Bern"), rules(expected=["Rome", "Oslo", "Bern"]), ".docx"
-    ),
+    "general.fuzzy_place_math": Try(make.docx, ("Rome", "Oslo", "Bern"), rules(expected=["Rome", "Oslo", "Bern"])),
     "general.check_csv": Try(
-        make.table_text, (["a", "b"], ["1", "2"], ["3", "4"]), rules(expect=[{"a": "1"}, {"b": "4"}]), ".csv"
+        make.table_text, (["a", "b"], ["1", "2"], ["3", "4"]), rules(expect=[{"a": "1"}, {"b": "4"}])
     ),
-    "general.check_list": Try(make.lines, ("first", "second"), rules(expect=["^first$", "^second"]), ".txt"),
+    "general.check_list": Try(make.lines, ("first", "second"), rules(expect=["^first$", "^second"])),
     "general.check_accessibility_tree": Try(
         make.tree, ("a", "b"), [{"selectors": ["document-frame[name=a]"]}, {"selectors": ["document-frame[name=b]"]}]
     ),
     "general.run_sqlite3": Try(
-        make.database, ("a", "b"), rules(sql="select count(*) = 2 from words where word in ('a', 'b')"), ".db"
+        make.database, ("a", "b"), rules(sql="select count(*) = 2 from words where word in ('a', 'b')")
     ),
     "general.check_json": Try(
         make.json_of,
         (("a", {"b": 1}), ("c", 2)),
         rules(expect=[{"key": ["a", "b"], "method": "eq", "ref": 1}, {"key": ["c"], "method": "eq", "ref": 2}]),
-        ".json",
     ),
     "general.check_json absence": Try(
         make.json_of,
         (("a", 1),),
         rules(unexpect=[{"key": ["gone"], "method": "eq", "ref": 1}]),
-        ".json",
         fulfilled={"nothing in it": ABSENT, "another": ABSENT},
     ),
     "general.check_direct_json_object": Try(make.pairs, (("a", "1"), ("b", "2")), rules(expected={"a": "1", "b": "2"})),
     "general.compare_time_in_speedtest_results": Try(
-        make.table_text,
-        (["id", "date", "speed"], ["1", f"{datetime.datetime.now():%Y-%m-%d %H:%M}", "9"]),
-        "60",
-        ".csv",
+        make.table_text, (["id", "date", "speed"], ["1", f"{datetime.datetime.now():%Y-%m-%d %H:%M}", "9"]), "60"
     ),
-    "general.is_included_all_json_objects": Try(make.json_of, (("a", 1), ("b", 2)), suffix=".json"),
-    "general.is_gold_text_included_in_pdf": Try(
-        make.pdf, PAGES, Gold(make.json_of(("a", PAGES[0]), ("b", PAGES[2]))), ".pdf"
-    ),
-    "general.check_line_number": Try(make.lines, ("at 10:00:00", "at 10:00:01"), rules(expected="2"), ".txt"),
-    "general.file_contains": Try(make.lines, ("first", "second"), rules(expected=["first", "second\n"]), ".txt"),
-    "general.compare_terminal_and_txt": Try(make.lines, (P1, P2), f"{P1}\n{P2}\n", ".txt"),
-    "general.compare_python_pure_text": Try(make.lines, ("a = 1", "b = 2"), suffix=".py"),
-    "gimp.compare_image_list": Try(make.one_of(make.picture), (1,), suffix=".png", as_list=True),
+    "general.is_included_all_json_objects": Try(make.json_of, (("a", 1), ("b", 2))),
+    "general.is_gold_text_included_in_pdf": Try(make.pdf, PAGES, Gold(make.json_of(("a", PAGES[0]), ("b", PAGES[2])))),
+    "general.check_line_number": Try(make.lines, ("at 10:00:00", "at 10:00:01"), rules(expected="2")),
+    "general.file_contains": Try(make.lines, ("first", "second"), rules(expected=["first", "second\n"])),
+    "general.compare_terminal_and_txt": Try(make.lines, (P1, P2), f"{P1}\n{P2}\n"),
+    "general.compare_python_pure_text": Try(make.lines, ("a = 1", "b = 2"), ending=".py"),
+    "gimp.compare_image_list": Try(make.one_of(make.picture), (1,), as_list=True),
     "gimp.compare_image_list alpha": Try(
-        make.one_of(partial(make.picture, mode="RGBA"), make.shape(ground="#000000ff")),
-        (1,),
-        suffix=".png",
-        as_list=True,
+        make.one_of(partial(make.picture, mode="RGBA"), make.shape(ground="#000000ff")), (1,), as_list=True
     ),
     "gimp.compare_image_list palette": Try(
-        make.one_of(make.indexed), (1,), suffix=".png", as_list=True, more={"other colours": (1, True)}
+        make.one_of(make.indexed), (1,), as_list=True, more={"other colours": (1, True)}
     ),
     "gimp.check_file_exists": Try(make.last_of, ("/",), "etc/hostname"),
     "gimp.increase_saturation": Try(
         make.one_of(partial(make.picture, Color=0.3)),
         (1,),
         Gold(make.picture(1)),
-        ".png",
         fulfilled=dict.fromkeys(("nothing in it", "another"), ASKS_LITTLE),
     ),
     "gimp.decrease_brightness": Try(
         make.one_of(partial(make.picture, Brightness=1.4)),
         (1,),
         Gold(make.picture(1)),
-        ".png",
         fulfilled={"nothing in it": ASKS_LITTLE},
     ),
     "gimp.check_brightness_decrease_and_structure_sim": Try(
-        make.one_of(partial(make.picture, Brightness=0.7)), (1,), Gold(make.picture(1)), ".png"
+        make.one_of(partial(make.picture, Brightness=0.7)), (1,), Gold(make.picture(1))
     ),
     "gimp.check_saturation_increase_and_structure_sim": Try(
-        make.one_of(partial(make.picture, Color=1.05)), (1,), Gold(make.picture(1)), ".png"
+        make.one_of(partial(make.picture, Color=1.05)), (1,), Gold(make.picture(1))
     ),
-    "gimp.check_file_exists_and_structure_sim": Try(make.one_of(make.picture), (1,), suffix=".png"),
-    "gimp.check_triangle_position": Try(make.one_of(make.shape), ((20, 20, 40, 40),), NONE, ".png"),
-    "gimp.check_structure_sim": Try(make.one_of(make.picture), (1,), suffix=".png"),
-    "gimp.check_structure_sim_resized": Try(make.one_of(make.picture), (1,), suffix=".png"),
+    "gimp.check_file_exists_and_structure_sim": Try(make.one_of(make.picture), (1,)),
+    "gimp.check_triangle_position": Try(make.one_of(make.shape), ((20, 20, 40, 40),), NONE),
+    "gimp.check_structure_sim": Try(make.one_of(make.picture), (1,)),
+    "gimp.check_structure_sim_resized": Try(make.one_of(make.picture), (1,)),
     "gimp.check_contrast_increase_and_structure_sim": Try(
-        make.one_of(partial(make.picture, Contrast=1.3)), (1,), Gold(make.picture(1)), ".png"
+        make.one_of(partial(make.picture, Contrast=1.3)), (1,), Gold(make.picture(1))
     ),
     "gimp.check_config_status": Try(
         make.lines,
         ("# GIMP", '(theme "Dark")', '(layout "x")'),
         rules(key="theme", value='"Dark"'),
-        ".txt",
         fulfilled={"torn before the end": STILL_THERE},
     ),
     "gimp.check_image_size": Try(
-        make.one_of(make.picture), (1,), rules(width=64, height=64), ".png", fulfilled={"another": ASKS_LITTLE}
+        make.one_of(make.picture), (1,), rules(width=64, height=64), fulfilled={"another": ASKS_LITTLE}
     ),
-    "gimp.check_palette_and_structure_sim": Try(make.one_of(partial(make.picture, mode="P")), (1,), suffix=".png"),
+    "gimp.check_palette_and_structure_sim": Try(make.one_of(partial(make.picture, mode="P")), (1,)),
     "gimp.check_textbox_on_leftside": Try(
-        make.one_of(partial(make.shape, colour="black")),
-        ((1, 20, 30, 40),),
-        NONE,
-        ".png",
-        fulfilled={"another": ASKS_LITTLE},
+        make.one_of(partial(make.shape, colour="black")), ((1, 20, 30, 40),), NONE, fulfilled={"another": ASKS_LITTLE}
     ),
-    "gimp.check_image_mirror": Try(make.one_of(make.mirrored), (1,), Gold(make.picture(1)), ".png"),
+    "gimp.check_image_mirror": Try(make.one_of(make.mirrored), (1,), Gold(make.picture(1))),
     "gimp.check_green_background": Try(
         make.one_of(partial(make.shape, ground="lime", colour="black")),
         ((20, 20, 40, 40),),
         Gold(make.shape((20, 20, 40, 40), colour="black")),
-        ".png",
     ),
     "gimp.check_sharper": Try(
         make.one_of(partial(make.picture, Sharpness=4.0, Contrast=1.3)),
         (1,),
         Gold(make.picture(1)),
-        ".png",
         fulfilled={"another": ASKS_LITTLE},
     ),
     "gimp.check_image_file_size": Try(
@@ -312,41 +286,34 @@ TRIES: dict[str, Try] = {
         fulfilled={"nothing in it": ASKS_LITTLE},
     ),
     "libreoffice.check_libre_locale": Try(
-        make.registry,
-        (("/org.openoffice.Setup/L10N", "ooSetupSystemLocale", "zh-CN"),),
-        rules(locale_set=["zh-*"]),
-        ".xcu",
+        make.registry, (("/org.openoffice.Setup/L10N", "ooSetupSystemLocale", "zh-CN"),), rules(locale_set=["zh-*"])
     ),
     "others.compare_epub": Try(
         make.packed,
         (("a.html", b"<html><body>one</body></html>"), ("b.html", b"<html><body>two</body></html>")),
-        suffix=".epub",
+        ending=".epub",
     ),
     "others.check_mp3_meta": Try(
         make.song,
         (("title", "Song"), ("artist", "Singer")),
         {"title": {"method": "eq", "ref": "Song"}, "artist": {"method": "eq", "ref": "Singer"}},
-        ".mp3",
         fulfilled={**TORN, "torn in the middle": STILL_THERE},
         more={"tags alone": (("title", "Song"), ("artist", "Singer"), make.SILENT)},
     ),
-    "pdf.check_pdf_pages": Try(make.pdf, PAGES, rules(relation="eq", ref_value=3), ".pdf"),
+    "pdf.check_pdf_pages": Try(make.pdf, PAGES, rules(relation="eq", ref_value=3)),
     "slides.check_presenter_console_disable": Try(
-        make.registry, (("/org.openoffice.Office.Impress/Misc/Start", "EnablePresenterScreen", "false"),), NONE, ".xcu"
+        make.registry, (("/org.openoffice.Office.Impress/Misc/Start", "EnablePresenterScreen", "false"),), NONE
     ),
-    "slides.check_image_stretch_and_center": Try(make.pptx, (make.stretched,), Gold(make.pptx(make.small)), ".pptx"),
-    "slides.check_slide_numbers_color": Try(
-        make.red_numbers, ("1", "2"), NONE, ".pptx", fulfilled={"first part": ASKS_LITTLE}
-    ),
-    "slides.compare_pptx_files": Try(make.pptx, ("one", "two"), suffix=".pptx", options={"enable_debug": False}),
+    "slides.check_image_stretch_and_center": Try(make.pptx, (make.stretched,), Gold(make.pptx(make.small))),
+    "slides.check_slide_numbers_color": Try(make.red_numbers, ("1", "2"), NONE, fulfilled={"first part": ASKS_LITTLE}),
+    "slides.compare_pptx_files": Try(make.pptx, ("one", "two"), options={"enable_debug": False}),
     "slides.compare_pptx_files any number": Try(
-        make.pptx, ("one", "two"), suffix=".pptx", options={"enable_debug": False, "examine_number_of_slides": False}
+        make.pptx, ("one", "two"), options={"enable_debug": False, "examine_number_of_slides": False}
     ),
     "slides.check_strikethrough": Try(
         make.pptx,
         ("one", make.struck),
         rules(slide_index_s=[1], shape_index_s=[0], paragraph_index_s=[0]),
-        ".pptx",
         more={"text that says that it is not": ("one", make.unstruck)},
     ),
     "slides.check_slide_orientation_Portrait": Try(
@@ -357,20 +324,17 @@ TRIES: dict[str, Try] = {
         fulfilled={"first part": ASKS_LITTLE},
     ),
     "slides.evaluate_presentation_fill_to_rgb_distance": Try(
-        make.pptx, (make.filled, make.filled), rules(rgb=[0, 0, 255]), ".pptx", fulfilled={"first part": ASKS_LITTLE}
+        make.pptx, (make.filled, make.filled), rules(rgb=[0, 0, 255]), fulfilled={"first part": ASKS_LITTLE}
     ),
     "slides.check_left_panel": Try(make.tree, ("Slides View",), NONE),
-    "slides.check_transition": Try(
-        make.pptx, ("one", make.DISSOLVE), rules(slide_idx=1, transition_type="dissolve"), ".pptx"
-    ),
+    "slides.check_transition": Try(make.pptx, ("one", make.DISSOLVE), rules(slide_idx=1, transition_type="dissolve")),
     "slides.check_page_number_colors": Try(
-        make.red_numbers, ("1", "2"), rules(color="red"), ".pptx", fulfilled={"first part": ASKS_LITTLE}
+        make.red_numbers, ("1", "2"), rules(color="red"), fulfilled={"first part": ASKS_LITTLE}
     ),
     "slides.check_auto_saving_time": Try(
         make.registry,
         (("/org.openoffice.Office.Common/Save/Document", "AutoSaveTimeIntervall", "3"),),
         rules(minutes=3),
-        ".xcu",
     ),
     "table.compare_table names": sheet(["a", 1], make.titled, type="sheet_name"),
     "table.compare_table data": sheet(["a", "b"], [1, 2], [3, 4], type="sheet_data"),
@@ -398,9 +362,9 @@ TRIES: dict[str, Try] = {
         coordinate="B2",
         props={"value": {"method": "eq", "ref": "d"}},
     ),
-    "table.compare_csv": Try(make.table_text, (["a", "b"], ["1", "2"], ["3", "4"]), suffix=".csv"),
+    "table.compare_csv": Try(make.table_text, (["a", "b"], ["1", "2"], ["3", "4"])),
     "table.compare_conference_city_in_order": Try(
-        make.cities, tuple(f"City {n}" for n in range(21)), rules(expected=[f"City {n}" for n in range(21)]), ".xlsx"
+        make.cities, tuple(f"City {n}" for n in range(21)), rules(expected=[f"City {n}" for n in range(21)])
     ),
     "thunderbird.check_thunderbird_prefs": Try(
         make.lines,
@@ -435,45 +399,36 @@ TRIES: dict[str, Try] = {
         rules(expect=[{"name": "A", "condition": ["AND (subject,contains,x)"]}]),
         ".dat",
     ),
-    "thunderbird.check_thunderbird_folder": Try(make.mails, ("first", "second"), suffix=".mbox"),
-    "vlc.is_vlc_playing": Try(make.playing, ("a.mp4",), rules(type="file_name", file_name="a.mp4"), ".xml"),
+    "thunderbird.check_thunderbird_folder": Try(make.mails, ("first", "second")),
+    "vlc.is_vlc_playing": Try(make.playing, ("a.mp4",), rules(type="file_name", file_name="a.mp4")),
     "vlc.is_vlc_recordings_folder": Try(
-        make.lines, ("[core]", "input-record-path=/home/user"), rules(recording_file_path="/home/user"), ".txt"
+        make.lines, ("[core]", "input-record-path=/home/user"), rules(recording_file_path="/home/user")
     ),
     "vlc.is_vlc_fullscreen": Try(make.pairs, (("width", 200), ("height", 150)), {"width": 200, "height": 150}),
-    "vlc.compare_images": Try(make.one_of(make.picture), (1,), suffix=".png"),
-    "vlc.compare_audios": Try(make.sound, (200.0, 700.0, 300.0), suffix=".wav"),
-    "vlc.compare_videos": Try(make.film, (1, 2, 3), suffix=".avi"),
-    "vlc.check_qt_bgcone": Try(make.lines, ("[qt]", "qt-bgcone=0"), rules(expected_qt_bgcone="0"), ".txt"),
-    "vlc.check_qt_max_volume": Try(
-        make.lines, ("[qt]", "qt-max-volume=200"), rules(expected_qt_max_volume="200"), ".txt"
-    ),
-    "vlc.check_qt_minimal_view": Try(
-        make.lines, ("[qt]", "qt-minimal-view=1"), rules(expected_qt_minimal_view="1"), ".txt"
-    ),
+    "vlc.compare_images": Try(make.one_of(make.picture), (1,)),
+    "vlc.compare_audios": Try(make.sound, (200.0, 700.0, 300.0)),
+    "vlc.compare_videos": Try(make.film, (1, 2, 3)),
     "vlc.check_qt_slider_colours": Try(
         make.lines,
         ("[qt]", "qt-slider-colours=1;2;3;4;5;6;7;8;9;10;11;12"),
         rules(type="blackish"),
-        ".txt",
         more={"one number": ("[qt]", "qt-slider-colours=1")},
     ),
-    "vlc.check_global_key_play_pause": Try(
-        make.lines, ("[core]", "global-key-play-pause=Space"), rules(expected_global_key_play_pause="1"), ".txt"
+    **dict(
+        vlc_option(*option)
+        for option in (
+            ("qt", "qt-bgcone", "0"),
+            ("qt", "qt-max-volume", "200"),
+            ("qt", "qt-minimal-view", "1"),
+            ("core", "global-key-play-pause", "Space", "1"),
+            ("core", "one-instance-when-started-from-file", "0"),
+        )
     ),
-    "vlc.check_one_instance_when_started_from_file": Try(
-        make.lines,
-        ("[core]", "one-instance-when-started-from-file=0"),
-        rules(expected_one_instance_when_started_from_file="0"),
-        ".txt",
-    ),
-    "vscode.check_json_keybindings": Try(
-        make.json_list, ({"key": "a"}, {"key": "b"}), rules(expected={"key": "b"}), ".json"
-    ),
-    "vscode.check_json_settings": Try(make.json_of, (("a", 1), ("b", 2)), rules(expected={"a": 1, "b": 2}), ".json"),
-    "vscode.compare_text_file": Try(make.lines, (P1, P2), suffix=".txt"),
-    "vscode.compare_zip_files": Try(make.packed, (("a", b"one"), ("b.pdf", make.pdf("two words"))), suffix=".zip"),
-    "vscode.compare_config": Try(make.exact, ("a", "b"), rules(expected="a\nb"), ".txt"),
+    "vscode.check_json_keybindings": Try(make.json_list, ({"key": "a"}, {"key": "b"}), rules(expected={"key": "b"})),
+    "vscode.check_json_settings": Try(make.json_of, (("a", 1), ("b", 2)), rules(expected={"a": 1, "b": 2})),
+    "vscode.compare_text_file": Try(make.lines, (P1, P2)),
+    "vscode.compare_zip_files": Try(make.packed, (("a", b"one"), ("b.pdf", make.pdf("two words"))), ending=".zip"),
+    "vscode.compare_config": Try(make.exact, ("a", "b"), rules(expected="a\nb")),
     "vscode.compare_answer": Try(make.joined, ("one ", "two"), rules(expected="one two")),
     "vscode.is_extension_installed": Try(make.joined, ("a.b\n", "c.d\n"), rules(type="contain", expected="c.d")),
     "vscode.is_extension_installed absence": Try(
@@ -483,7 +438,7 @@ TRIES: dict[str, Try] = {
         fulfilled=dict.fromkeys(("nothing in it", "garbled text", "another type", "empty"), ABSENT),
     ),
     "vscode.check_html_background_image": Try(
-        make.html, ("<p>a</p>", "<style>body {background-image: url('a.png')}</style>"), rules(value="a.png"), ".html"
+        make.html, ("<p>a</p>", "<style>body {background-image: url('a.png')}</style>"), rules(value="a.png")
     ),
     "vscode.compare_result_files": Try(
         make.exact,
@@ -497,32 +452,12 @@ TRIES: dict[str, Try] = {
     ),
 }
 
-_HELPER = "a part of other metrics, which are tried"
-_EMPTY = "has no body in desktop-env 1.0.2: no task can score by it"
 
 NOT_TRIED: dict[str, str] = {
-    **dict.fromkeys(
-        (
-            *("docs.read_x11_image", "docs.get_unique_train_ids"),
-            *("slides.enable_debug_logging", "slides.is_red_color", "slides.get_master_placeholder_color"),
-            *("slides.get_all_text_shapes", "gimp.find_yellow_triangle", "gimp.calculate_brightness"),
-            *("gimp.normalize_brightness", "gimp.measure_saturation", "gimp.calculate_contrast"),
-            *("gimp.calculate_image_sharpness", "gimp.structure_check_by_mse", "gimp.structure_check_by_ssim"),
-            *("gimp.safe_open_image_with_retry", "others.process_epub", "pdf.extract_answers_from_pdf"),
-            *("table._parse_sheet_idx", "table._load_sheet", "table._safe_read_file", "vscode.compare_pdf_content"),
-            *("utils.load_sparklines", "utils.load_charts", "utils.load_pivot_tables", "utils.read_cell_value"),
-            *("utils._read_cell_style", "utils._process_xlsx_cf_operator", "utils.load_xlsx_styles"),
-            *("utils.load_rows_or_cols", "utils.load_filters", "utils._match_record"),
-            *("utils._multicellrange_containsby", "utils._match_value_to_rule", "utils.are_lists_equal"),
-            "utils.compare_urls",
-        ),
-        _HELPER,
-    ),
+    "docs.get_unique_train_ids": "a part of compare_unique_train_records, which is tried",
     "gimp.compare_triangle_positions": "finds all of a picture for its triangle: it scores 0 for any two of one size. "
     "No task of OSWorld's asks for it",
-    "gimp.get_gimp_export_path": "reads this host's own settings, and no metric or task calls it",
-    "vlc.compare_audios_by_dl_model": _EMPTY,
-    "vscode.check_python_file_by_gold_file": _EMPTY,
+    "vscode.check_python_file_by_gold_file": "has no body in desktop-env 1.0.2: no task can score by it",
     "__init__.infeasible": "has no body: the client scores by the agent's last word",
     "vscode.check_python_file_by_test_suite": "imports the policy's file: refused, in test_attacks.py",
     "docs.compare_image_text": "needs easyocr and its models, which the tests' environment has not; it asks for "

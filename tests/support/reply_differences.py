@@ -84,7 +84,7 @@ Qwen2.5-VL's signs around several calls | nothing | each is done | the calls are
 # By family, beside those above: UI-TARS 1.0, UI-TARS-2 and GUI-Owl 1.0
 FURTHER = {
     "ui_tars_10": kinds("""
-a hotkey | `arrowleft` and its like are pressed as keys that do not exist | the keys that it means | as UI-TARS-1.5's runner
+a hotkey | presses `arrowleft` and its like, keys that do not exist | the keys that it means | as UI-TARS-1.5's runner
 text behind a call | a second thought is left aside | malformed | as UI-TARS-1.5's runner
 """),
     "ui_tars_2": kinds("""
