@@ -1,4 +1,4 @@
-"""Whoever is killed by SIGKILL, nothing of a desktop or of a sandbox host is left: processes, groups, folders."""
+"""However its owner ends, and whoever is killed, nothing of a desktop or of a sandbox host is left."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
-from support.desktop_harness import eventually, process_tree
+from support.desktop_harness import attach, eventually, process_tree
 
 from arpo_verl.desktop import cgroups
+from arpo_verl.desktop.provider import EmbeddedProvider
 from arpo_verl.environments.osworld.task_files import PREFIX
 
 pytestmark = pytest.mark.desktop
@@ -22,8 +24,10 @@ pytestmark = pytest.mark.desktop
 BOUND_S = 30.0
 """On a hang. On an idle machine nothing is left after 0.3 s."""
 OWNER = """
-import os, sys, tempfile
+import os, signal, sys, tempfile, threading, time
 from pathlib import Path
+# A shell without job control has its background commands ignore Ctrl-C, and their children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from arpo_verl.desktop import cgroups, users
 if {user!r}: users.available_ids = lambda: None  # as who is not root has it
 from arpo_verl.files import ScratchFolder
@@ -44,15 +48,22 @@ print(bubblewrap, first, folder, *group.folders, flush=True)
 if {kind!r} == "close":
     sys.stdin.readline()
     provider.stop_emulator()
-sys.stdin.readline()
+{then}
 """
 
 
 class Owner:
     """A process with a desktop, or with a sandbox host and a sandbox."""
 
-    def __init__(self, kind: str, as_root: bool, groups: bool, prefix: Sequence[str] = ()):
-        source = OWNER.format(user=not as_root, groups=groups, kind=kind, prefix=PREFIX)
+    def __init__(
+        self,
+        kind: str,
+        as_root: bool = True,
+        groups: bool = True,
+        prefix: Sequence[str] = (),
+        then: str = "sys.stdin.readline()",
+    ):
+        source = OWNER.format(user=not as_root, groups=groups, kind=kind, prefix=PREFIX, then=then)
         self.process = subprocess.Popen([*prefix, sys.executable, "-c", source], stdin=-1, stdout=-1, text=True)
         assert self.process.stdout is not None
         bubblewrap, first, folder, *self.groups = self.process.stdout.readline().split()
@@ -64,6 +75,11 @@ class Owner:
         ]
         # Open: else the next desktop on this machine, of other tests, would get the number of one that has ended.
         self.namespace = os.open(f"/proc/{first}/ns/net", os.O_RDONLY)
+
+    def go_on(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
 
     def left(self) -> list[object]:
         processes = [process for process in self.processes if process.is_running()]
@@ -133,6 +149,44 @@ def _kill(owner: Owner, kind: str, killed: str) -> None:
         eventually(lambda: not owner.folder.exists(), BOUND_S)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_after_a_signal_to_the_owner(number):
+    owner = Owner("desktop")
+    os.kill(owner.process.pid, number)
+    _await_nothing_left(owner)
+    owner.end()
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        "pass",
+        "raise RuntimeError",
+        "os._exit(3)",
+        "del provider; time.sleep(0.1)",
+        "threading.Timer(0.03, os._exit, [1]).start(); guest.boot(provider.screen_size, 1, 9)",
+        "child = os.fork() or time.sleep(5); os._exit(0)",
+    ],
+    ids=["ends", "raises", "exits", "forgets it", "in the middle of a boot", "has a fork"],
+)
+def test_nothing_is_left_of_an_owner_that_ends_by_itself(then):
+    owner = Owner("desktop", then=f"sys.stdin.readline(); {then}")
+    owner.go_on()
+    _await_nothing_left(owner)
+    owner.end()
+
+
+def test_a_desktop_outlives_the_thread_that_started_it():
+    provider = EmbeddedProvider()
+    thread = threading.Thread(target=provider.start_emulator)
+    thread.start()
+    thread.join()
+    try:
+        assert attach(provider).controller.get_screenshot() and provider.is_alive()
+    finally:
+        provider.stop_emulator()
+
+
 OTHER_USER = 12_345
 AS_OTHER_USER = f"""
 exec 3< "$1"
@@ -183,9 +237,7 @@ def test_a_desktop_whose_first_process_is_stopped_is_closed_whole(as_root, group
         pytest.skip("no cgroup for us")
     owner = Owner("close", as_root, groups)
     os.kill(owner.first, signal.SIGSTOP)
-    assert owner.process.stdin is not None
-    owner.process.stdin.write("\n")
-    owner.process.stdin.flush()
+    owner.go_on()
     _await_nothing_left(owner)
     owner.process.communicate("\n")
     eventually(lambda: not owner.folder.exists())
