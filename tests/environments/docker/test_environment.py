@@ -1,7 +1,5 @@
-"""OSWorld's unmodified Docker provider on a real engine: one desktop at a time, without Ray."""
+"""OSWorld's unmodified Docker provider on a real engine, without Ray; test_machine.py has an episode."""
 
-import threading
-import time
 from pathlib import Path
 
 import psutil
@@ -12,12 +10,12 @@ pytest.importorskip("desktop_env")
 from support.desktop_harness import eventually  # noqa: E402
 
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
-from arpo_verl.environments.osworld.docker_containers import DESKTOP_LABEL, OWNER_LABEL, this_owner  # noqa: E402
+from arpo_verl.environments.osworld.docker_containers import DESKTOP_LABEL  # noqa: E402
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
 from arpo_verl.errors import DesktopBootError, DesktopLostError  # noqa: E402
 from arpo_verl.tasks import load_tasks  # noqa: E402
 from arpo_verl.tasks.expert import expert_replies  # noqa: E402
-from arpo_verl.types import TypeText, Wait  # noqa: E402
+from arpo_verl.types import TypeText  # noqa: E402
 
 pytestmark = pytest.mark.docker
 
@@ -51,47 +49,6 @@ def ports_of(container):
 
 def ports_in_use():
     return {connection.laddr.port for connection in psutil.net_connections() if connection.laddr}
-
-
-def solve(environment):
-    for reply in expert_replies(TASK.task_id):
-        for action in reply.actions:
-            environment.step(action)
-    return environment.evaluate().score
-
-
-def test_an_episode_runs_from_containers_run_to_evaluate(make, engine, capsys):
-    started = time.monotonic()
-    environment = make(evaluate_pause_s=1)
-    environment.prepare()
-    booted_s = time.monotonic() - started
-    environment.reset(TASK)
-    first = container_of(engine, environment)
-    assert solve(environment) == 1.0
-    started = time.monotonic()
-    environment.reset(TASK)
-    reset_s = time.monotonic() - started
-    assert environment.evaluate().score == 0.0
-    second = container_of(engine, environment)
-    assert first.id != second.id, "a fresh container for each episode"
-    assert second.labels[OWNER_LABEL] == this_owner()
-    host = second.attrs["HostConfig"]
-    assert {hosts[0]["HostIp"] for hosts in host["PortBindings"].values()} == {"127.0.0.1"}
-    environment.close()
-    with capsys.disabled():
-        print(f"\nboot to first screenshot {booted_s:.1f} s, reset of a used desktop {reset_s:.1f} s")
-
-
-def test_a_container_killed_in_a_step_is_a_lost_desktop(make, engine):
-    environment, seen = make(wait_s=10), []
-    environment.reset(TASK)
-    container = container_of(engine, environment)
-    threading.Timer(1.0, lambda: seen.append(container.kill())).start()
-    with pytest.raises(DesktopLostError):
-        environment.step(Wait())
-    assert seen == [None]
-    with pytest.raises(DesktopLostError):
-        environment.evaluate()
 
 
 def test_a_dead_desktops_ports_never_lead_to_anothers(make, engine):
