@@ -203,19 +203,22 @@ def test_a_desktop_is_not_reused_after_half_a_set_up(make, guest):
 
 
 @pytest.mark.parametrize(
-    ("path", "reply", "message"),
+    ("path", "reply", "error", "message"),
     [
-        ("/execute", executed("", 1, "Xlib: connection lost"), "could not do Click: Xlib: connection lost"),
-        ("/execute", (500, "broken"), "did not answer Click"),
-        ("/execute", DROP, "did not answer Click"),
-        ("/screenshot", (500, "no display"), "no screenshot"),
+        ("/execute", executed("", 1, "Xlib: lost"), DesktopUnclearError, "could not do Click: Xlib: lost"),
+        ("/execute", executed("", -9), DesktopUnclearError, ""),
+        ("/execute", (200, "[]"), DesktopUnclearError, ""),
+        ("/execute", (200, ""), DesktopUnclearError, ""),
+        ("/execute", (500, "broken"), DesktopLostError, "did not answer Click"),
+        ("/execute", DROP, DesktopLostError, "did not answer Click"),
+        ("/screenshot", (500, "no display"), DesktopLostError, "no screenshot"),
     ],
 )
-def test_an_action_that_failed_silently_is_noticed(make, guest, path, reply, message):
+def test_an_action_that_failed_silently_is_noticed(make, guest, path, reply, error, message):
     environment = make()
     environment.reset(task())
     guest.replies[path] = lambda: reply
-    with pytest.raises(DesktopLostError, match=message):
+    with pytest.raises(error, match=message):
         environment.step(CLICK)
 
 
@@ -260,38 +263,12 @@ def test_a_long_text_is_typed_in_parts(make, guest):
     assert len(typed) == 4 and "".join(typed) == text
 
 
-@pytest.mark.parametrize("reply", [executed("", -9), executed("", 1, "Xlib: connection lost"), (200, "[]"), (200, "")])
-def test_an_action_that_failed_in_a_guest_in_trouble_is_an_unclear_loss(make, guest, reply):
-    environment = make()
+def test_an_episode_goes_on_at_a_smaller_resolution(make, guest):
+    environment, smaller = make(), Size(160, 120)
     environment.reset(task())
-    guest.replies["/execute"] = lambda: reply
-    with pytest.raises(DesktopUnclearError):
-        environment.step(CLICK)
-
-
-def test_a_screenshot_of_a_size_that_the_screen_does_not_have_is_a_fault(make, guest):
-    environment = make()
-    environment.reset(task())
-    guest.replies["/screen_size"] = lambda: (200, json.dumps({"width": SIZE.width, "height": SIZE.height}))
-    guest.replies["/screenshot"] = lambda: (200, png(size=Size(160, 120)))
-    with pytest.raises(DesktopLostError, match=r"screenshot of \[160, 120\], but says its screen has"):
-        environment.step(CLICK)
-
-
-def test_a_smaller_resolution_goes_on_and_a_larger_one_is_an_unclear_loss(make, guest):
-    environment = make()
-    environment.reset(task())
-    for size in (Size(160, 120), Size(640, 480)):
-        guest.replies["/screen_size"] = lambda size=size: (
-            200,
-            json.dumps({"width": size.width, "height": size.height}),
-        )
-        guest.replies["/screenshot"] = lambda size=size: (200, png(size=size))
-        if size < SIZE:
-            assert environment.step(CLICK).screenshot == png(size=size)
-        else:
-            with pytest.raises(DesktopUnclearError, match="larger than environment.screen_size"):
-                environment.step(CLICK)
+    guest.replies["/screen_size"] = lambda: (200, json.dumps(smaller._asdict()))
+    guest.replies["/screenshot"] = lambda: (200, png(size=smaller))
+    assert environment.step(CLICK).screenshot == png(size=smaller)
 
 
 @pytest.mark.parametrize("sent", [png()[:60], b"\x89PNG\r\n\x1a\n" + bytes(20), b"<html>502</html>"])
@@ -476,9 +453,6 @@ def test_a_metric_that_fails_for_this_hosts_sake_gives_no_verdict_though_the_res
 def test_a_zero_from_a_guest_that_died_is_no_verdict(make, guest):
     environment = make()
     environment.reset(task(func="compare_text_file", result=VM_FILE, expected=VM_FILE))
-    guest.replies["/file"] = lambda: DROP
-    with pytest.raises(DesktopLostError, match="did not answer /file"):
-        environment.evaluate()
 
     def dies():
         guest.replies["/screenshot"] = lambda: (500, "")
@@ -486,14 +460,6 @@ def test_a_zero_from_a_guest_that_died_is_no_verdict(make, guest):
 
     guest.replies["/file"] = dies
     with pytest.raises(DesktopLostError, match="gone when its task was evaluated"):
-        environment.evaluate()
-
-
-def test_a_getter_that_raises_gives_no_verdict(make, guest):
-    environment = make()
-    environment.reset(task())
-    guest.replies["/execute"] = lambda: DROP
-    with pytest.raises(DesktopUnclearError, match="did not answer /execute: ConnectionError"):
         environment.evaluate()
 
 
@@ -514,14 +480,6 @@ def test_a_postconfig_step_that_failed_scores_zero_only_for_what_is_not_there_fo
     else:
         with pytest.raises(EvaluatorError, match="Invalid local path"):
             environment.evaluate()
-
-
-def test_a_failed_postconfig_gives_no_verdict(make, guest):
-    environment = make()
-    environment.reset(task(postconfig=[LAUNCH]))
-    guest.replies["/setup/launch"] = lambda: (500, "")
-    with pytest.raises(DesktopUnclearError, match="did not answer /setup/launch"):
-        environment.evaluate()
 
 
 @pytest.mark.skipif(__import__("importlib.util").util.find_spec("easyocr") is not None, reason="easyocr is installed")

@@ -77,8 +77,9 @@ def test_a_screen_that_is_black_for_a_moment_begins_no_episode(make, guest):
     assert environment.reset(task()).screenshot == png(colour="red")
 
 
-def test_the_embedded_desktop_is_asked_for_no_screen_saver(make, guest):
-    make().reset(task())
+@pytest.mark.parametrize("options", [{}, {"provider": "mine:Pods", "os_type": "Windows"}])
+def test_a_desktop_without_such_a_session_is_asked_for_no_screen_saver(make, guest, options):
+    make(**options).reset(task())
     assert "/setup/execute" not in [path for path, _ in guest.requests]
 
 
@@ -153,8 +154,3 @@ def test_a_first_look_at_a_lock_screen_is_a_fault(make, guest, session):
 def test_a_session_without_a_screen_saver_is_not_locked(make, session):
     (session / "gdbus").write_text("#!/bin/sh\necho 'Error: the name has no owner' >&2\nexit 1\n")
     assert make(provider="mine:Pods").reset(task()).screenshot == png()
-
-
-def test_windows_has_no_such_session(make, guest):
-    make(provider="mine:Pods", os_type="Windows").reset(task())
-    assert "/setup/execute" not in [path for path, _ in guest.requests]
