@@ -9,15 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import cv2
-import docx
 import numpy as np
-import openpyxl
 import pptx
 from PIL import Image
 from pptx.util import Cm
 
 from arpo_verl.environments.osworld.downloads import DownloadStore, downloads_of
 from arpo_verl.types import Task
+from support import made_files as make
 
 ROWS = [["Name", "Amount", "City"], ["Ann", 12, "Bern"], ["Bob", 7, "Oslo"], ["Cid", 30, "Rome"]]
 TEXT = ("The Constitution", "First paragraph of the text.", "Second paragraph of the text.")
@@ -29,24 +28,6 @@ def keep_documents(store: Path, task: Task) -> None:
         path = DownloadStore(store).path(task.task_id, download)
         path.parent.mkdir(parents=True, exist_ok=True)
         _MAKERS[path.suffix](path)
-
-
-def _text_document(path: Path) -> None:
-    document = docx.Document()
-    for paragraph in TEXT:
-        document.add_paragraph(paragraph)
-    document.save(str(path))
-
-
-def _sheet(path: Path) -> None:
-    book = openpyxl.Workbook()
-    for row in ROWS:
-        book.active.append(row)
-    book.save(path)
-
-
-def _csv(path: Path) -> None:
-    path.write_text("".join(",".join(map(str, row)) + "\n" for row in ROWS))
 
 
 def _slides(path: Path) -> None:
@@ -70,9 +51,9 @@ def _film(path: Path) -> None:
 
 
 _MAKERS = {
-    ".docx": _text_document,
-    ".xlsx": _sheet,
-    ".csv": _csv,
+    ".docx": lambda path: path.write_bytes(make.docx(*TEXT)),
+    ".xlsx": lambda path: path.write_bytes(make.xlsx(*ROWS)),
+    ".csv": lambda path: path.write_text("".join(",".join(map(str, row)) + "\n" for row in ROWS)),
     ".pptx": _slides,
     ".jpg": _photo,
     ".mp4": _film,
