@@ -5,11 +5,10 @@ import json
 import os
 import re
 import tarfile
-import threading
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from support.http_server import Server
 from support.osworld_archive import INDEX, TASKS, packed, publish
 
 from arpo_verl.cli.main import main
@@ -37,32 +36,23 @@ def published(monkeypatch):
     monkeypatch.setattr(download, "RETRY_S", 0)
     here = Published(packed())
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            here.asked.append(self.headers["Range"])
-            if self.path != "/osworld.tar.gz":
-                return self.send_error(404)
-            if here.refusals:
-                return self.send_error(here.refusals.pop(0))
-            begin = int(re.findall(r"\d+", self.headers["Range"] or "0")[0]) if here.ranges else 0
-            if begin >= len(here.content):
-                return self.send_error(416)
-            end = here.breaks_at.pop(0) if here.breaks_at else len(here.content)
-            self.send_response(206 if begin else 200)
-            self.send_header("Content-Length", str(len(here.content) - begin))
-            self.send_header("Content-Range", f"bytes {begin}-{len(here.content) - 1}/{len(here.content)}")
-            self.end_headers()
-            self.wfile.write(here.content[begin:end])
+    def respond(request, body):
+        here.asked.append(request.headers["Range"])
+        if request.path != "/osworld.tar.gz":
+            return request.send_error(404)
+        if here.refusals:
+            return request.send_error(here.refusals.pop(0))
+        size = len(here.content)
+        begin = int(re.findall(r"\d+", request.headers["Range"] or "0")[0]) if here.ranges else 0
+        if begin >= size:
+            return request.send_error(416)
+        sent = here.content[begin : here.breaks_at.pop(0) if here.breaks_at else size]
+        headers = {"Content_Length": size - begin, "Content_Range": f"bytes {begin}-{size - 1}/{size}"}
+        return request.answer(206 if begin else 200, sent, **headers)
 
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    here.url = f"http://127.0.0.1:{server.server_port}/osworld.tar.gz"
-    yield here
-    server.shutdown()
-    server.server_close()
+    with Server(respond) as server:
+        here.url = f"{server.url}/osworld.tar.gz"
+        yield here
 
 
 def fetch(folder, *words):

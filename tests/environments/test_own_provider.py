@@ -7,8 +7,6 @@ import os
 import re
 import shlex
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from support import documents
@@ -18,6 +16,7 @@ pytest.importorskip("desktop_env")
 
 from omegaconf import OmegaConf  # noqa: E402
 from support.composed import compose_recipe  # noqa: E402
+from support.http_server import Server  # noqa: E402
 from support.scripted_guest import CLICK, SIZE, Guest, executed, png, task  # noqa: E402
 
 import arpo_verl  # noqa: E402
@@ -49,8 +48,7 @@ class ApiServer:
     def __init__(self):
         self.pods, self.guests, self.requests = {}, {}, []
         self.becomes_ready = True
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+        self.server = Server(self._respond)
 
     def create(self, manifest):
         name = f"{manifest['metadata']['generateName']}{len(self.requests):05d}"
@@ -86,8 +84,7 @@ class ApiServer:
     def close(self):
         for name in list(self.pods):
             self.delete(name)
-        self.server.shutdown()
-        self.server.server_close()
+        self.server.close()
 
     def _be_ready(self, name, pod):
         guest = self.guests[name] = Guest()
@@ -97,31 +94,16 @@ class ApiServer:
         conditions = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "True"}]
         pod["status"] |= {"phase": "Running", "podIP": guest.listens[0], "conditions": conditions}
 
-    def _handler(api):  # noqa: N805
-        class Handler(BaseHTTPRequestHandler):
-            def answer(self):
-                content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                path = self.path.partition("?")[0]
-                name = path.removeprefix(PODS).strip("/")
-                api.requests.append((self.command, path))
-                assert path.startswith(PODS) and self.headers["Authorization"] == "Bearer of-the-worker"
-                if self.command == "POST":
-                    status, document = api.create(json.loads(content))
-                else:
-                    status, document = (api.read if self.command == "GET" else api.delete)(name)
-                body = json.dumps(document).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            do_GET = do_POST = do_DELETE = answer
-
-            def log_message(self, *_):
-                pass
-
-        return Handler
+    def _respond(self, handler, content):
+        path = handler.path.partition("?")[0]
+        name = path.removeprefix(PODS).strip("/")
+        self.requests.append((handler.command, path))
+        assert path.startswith(PODS) and handler.headers["Authorization"] == "Bearer of-the-worker"
+        if handler.command == "POST":
+            status, document = self.create(json.loads(content))
+        else:
+            status, document = (self.read if handler.command == "GET" else self.delete)(name)
+        handler.answer(status, json.dumps(document).encode(), Content_Type="application/json")
 
 
 def status_of(status, reason, message):
@@ -142,7 +124,7 @@ def api(tmp_path, monkeypatch):
     kubeconfig = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{api.server.server_port}"}}],
+        "clusters": [{"name": "c", "cluster": {"server": api.server.url}}],
         "users": [{"name": "u", "user": {"token": "of-the-worker"}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         "current-context": "c",

@@ -12,15 +12,14 @@ import itertools
 import json
 import os
 import sys
-import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from arpo_verl.desktop.provider import EmbeddedProvider
 from arpo_verl.types import Size
+from support.http_server import Server
 from support.port_forward import PortForward
 
 _numbers = itertools.count(1)
@@ -78,32 +77,18 @@ class Tool:
     """An executable that hands its arguments to a function of this process: `answer(arguments) -> output`."""
 
     def __init__(self, folder: Path, name: str, answer: Callable[[list[str]], str]):
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                arguments = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                output = answer(arguments).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(output)))
-                self.end_headers()
-                self.wfile.write(output)
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
+        self._server = Server(lambda request, body: request.answer(200, answer(json.loads(body)).encode()))
         path = folder / name
         path.write_text(
             f"#!{sys.executable} -SE\n"
             "import json, sys, urllib.request\n"
-            f"url, body = 'http://127.0.0.1:{self._server.server_port}', json.dumps(sys.argv[1:]).encode()\n"
+            f"url, body = '{self._server.url}', json.dumps(sys.argv[1:]).encode()\n"
             "sys.stdout.write(urllib.request.urlopen(url, body, timeout=60).read().decode())\n"
         )
         path.chmod(0o755)
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
 
 
 def vmrun(host: Host) -> Callable[[list[str]], str]:

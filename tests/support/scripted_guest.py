@@ -5,12 +5,12 @@ import functools
 import json
 import threading
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from arpo_verl.desktop.machine_provider import GuestAddress, MachineProvider
 from arpo_verl.environments.osworld.evaluation import evaluate
 from arpo_verl.types import Click, Point, Size, Task
 from support import pictures
+from support.http_server import Server
 
 SIZE = Size(320, 240)
 CLICK = Click(Point(10, 20))
@@ -83,16 +83,13 @@ class Guest(MachineProvider):
             "/file": lambda: (404, "no such file"),
         }
         self.requests, self.headers, self.starts, self.server = [], [], 0, None
-        self.location = ""
         self.stopped = threading.Event()
         self.listens, self.ports = ("127.0.0.1", 0), (9222, 8080)
 
     def start(self):
         self.starts += 1
         self.stopped.clear()
-        self.server = ThreadingHTTPServer(self.listens, self._handler())
-        self.server.daemon_threads = True
-        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        self.server = Server(self._respond, self.listens)
 
     def address(self):
         return GuestAddress("127.0.0.1", self.server.server_port, *self.ports)
@@ -100,47 +97,29 @@ class Guest(MachineProvider):
     def stop(self):
         self.stopped.set()
         if self.server is not None:
-            self.server.shutdown()
-            self.server.server_close()
+            self.server.close()
             self.server = None
 
-    def _handler(guest):  # noqa: N805
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                guest.requests.append((self.path, body))
-                guest.headers.append({name.lower() for name in self.headers})
-                reply = guest.replies[self.path]()
-                self.close_connection = True
-                if reply == HANG:
-                    guest.stopped.wait(60)
-                if reply in (DROP, HANG):
-                    return
-                if isinstance(reply, Cut):
-                    return self.answer(200, reply.content, 1000)
-                if isinstance(reply, Large):
-                    self.answer(200, b"", reply.size)
-                    with contextlib.suppress(OSError):
-                        for _ in range(reply.size // 1000):
-                            self.wfile.write(bytes(1000))
-                    return
-                status, content = reply
-                self.answer(status, content.encode() if isinstance(content, str) else content)
+    def reply(self, path, body):
+        return self.replies[path]()
 
-            def answer(self, status, content, length=None):
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(content) if length is None else length))
-                if guest.location:
-                    self.send_header("Location", guest.location)
-                self.end_headers()
-                self.wfile.write(content)
-
-            do_POST = do_GET
-
-            def log_message(self, *_):
-                pass
-
-        return Handler
+    def _respond(self, handler, body):
+        self.requests.append((handler.path, body))
+        self.headers.append({name.lower() for name in handler.headers})
+        reply = self.reply(handler.path, body)
+        handler.close_connection = True
+        if reply == HANG:
+            self.stopped.wait(60)
+        elif isinstance(reply, Cut):
+            handler.answer(200, reply.content, Content_Length=1000)
+        elif isinstance(reply, Large):
+            handler.answer(200, Content_Length=reply.size)
+            with contextlib.suppress(OSError):
+                for _ in range(reply.size // 1000):
+                    handler.wfile.write(bytes(1000))
+        elif reply != DROP:
+            status, *headers, content = reply
+            handler.answer(status, content.encode() if isinstance(content, str) else content, **dict(*headers))
 
     def code(self):
         """The Python sources of all actions so far."""

@@ -102,7 +102,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleName
             with pytest.raises(BlockingIOError):
                 listener.accept()
     other.stop()
-    assert not other.asked
+    assert not other.requests
     assert (folder / "file").read_text() == secret and os.listdir(folder) == ["file"]
     (folder / "file").unlink()
     folder.rmdir()

@@ -5,8 +5,6 @@ import contextlib
 import errno
 import json
 import os
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +12,7 @@ import requests
 
 pytest.importorskip("desktop_env")
 
+from support.http_server import Server  # noqa: E402
 from support.scripted_guest import (  # noqa: E402
     CLICK,
     DROP,
@@ -206,9 +205,9 @@ def test_a_desktop_is_not_reused_after_half_a_set_up(make, guest):
     ("path", "reply", "error", "message"),
     [
         ("/execute", executed("", 1, "Xlib: lost"), DesktopUnclearError, "could not do Click: Xlib: lost"),
-        ("/execute", executed("", -9), DesktopUnclearError, ""),
-        ("/execute", (200, "[]"), DesktopUnclearError, ""),
-        ("/execute", (200, ""), DesktopUnclearError, ""),
+        ("/execute", executed("", -9), DesktopUnclearError, "Click"),
+        ("/execute", (200, "[]"), DesktopUnclearError, "Click"),
+        ("/execute", (200, ""), DesktopUnclearError, "Click"),
         ("/execute", (500, "broken"), DesktopLostError, "did not answer Click"),
         ("/execute", DROP, DesktopLostError, "did not answer Click"),
         ("/screenshot", (500, "no display"), DesktopLostError, "no screenshot"),
@@ -516,20 +515,12 @@ def elsewhere():
     """A server that nobody has any business with: what it is asked for."""
     asked = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            asked.append(self.path)
-            self.send_error(403)
+    def respond(handler, body):
+        asked.append(handler.path)
+        handler.send_error(403)
 
-        do_POST = do_GET
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", asked
-        server.shutdown()
+    with Server(respond) as server:
+        yield server.url, asked
 
 
 def test_a_guest_is_asked_by_no_proxy_and_without_the_owners_passwords(make, guest, elsewhere, monkeypatch, tmp_path):
@@ -595,9 +586,8 @@ def test_a_guest_that_points_elsewhere_is_not_followed(make, guest, elsewhere):
     url, asked = elsewhere
     environment = make()
     environment.reset(task(func="compare_text_file", result=VM_FILE, expected=VM_FILE))
-    guest.location = f"{url}/api/jobs/"
     for path in ("/execute", "/file"):
-        guest.replies[path] = lambda: (307, "")
+        guest.replies[path] = lambda: (307, {"Location": f"{url}/api/jobs/"}, "")
     with pytest.raises(DesktopError):
         environment.step(CLICK)
     environment.reset(task(func="compare_text_file", result=VM_FILE, expected=VM_FILE))

@@ -1,5 +1,6 @@
 """Task files: fetched once on a host by whoever comes first, never half, and results of two desktops never mixed."""
 
+import contextlib
 import json
 import os
 import signal
@@ -9,9 +10,9 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from support.http_server import Server
 
 from arpo_verl.environments.osworld import downloads
 from arpo_verl.environments.osworld.downloads import DownloadStore, downloads_of
@@ -25,20 +26,26 @@ PROCESSES = 4
 WAIT_S = 60
 
 
-class SlowServer(ThreadingHTTPServer):
+class SlowServer(Server):
     """Sends half of each file, waits for `go`, and sends the rest."""
-
-    daemon_threads = True
 
     def __init__(self):
         self.requests = Counter()
         self.go = threading.Event()
         self.faults = {}
         """{path: responses that go wrong, first ones first: a status, or "short" for a body that ends early}"""
-        super().__init__(("127.0.0.1", 0), SlowHandler)
+        super().__init__(self._send)
 
-    def url(self, name):
-        return f"http://127.0.0.1:{self.server_port}/{name}"
+    def _send(self, handler, body):
+        self.requests[handler.path] += 1
+        faults = self.faults.get(handler.path, [])
+        fault = faults.pop(0) if faults else None
+        with contextlib.suppress(OSError):  # the client was killed
+            handler.answer(fault if isinstance(fault, int) else 200, BODY[:HALF], Content_Length=len(BODY))
+            handler.wfile.flush()
+            self.go.wait(WAIT_S)
+            if fault is None:
+                handler.wfile.write(BODY[HALF:])
 
     def await_requests(self, count):
         deadline = time.monotonic() + WAIT_S
@@ -47,34 +54,11 @@ class SlowServer(ThreadingHTTPServer):
         assert sum(self.requests.values()) >= count
 
 
-class SlowHandler(BaseHTTPRequestHandler):
-    def do_GET(self):  # noqa: N802  the base class's name
-        self.server.requests[self.path] += 1
-        faults = self.server.faults.get(self.path, [])
-        fault = faults.pop(0) if faults else None
-        self.send_response(fault if isinstance(fault, int) else 200)
-        self.send_header("Content-Length", str(len(BODY)))
-        self.end_headers()
-        try:
-            self.wfile.write(BODY[:HALF])
-            self.wfile.flush()
-            self.server.go.wait(WAIT_S)
-            if fault is None:
-                self.wfile.write(BODY[HALF:])
-        except OSError:
-            pass  # the client was killed
-
-    def log_message(self, *args):
-        pass
-
-
 @pytest.fixture
 def server():
     with SlowServer() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server
         server.go.set()
-        server.shutdown()
 
 
 @pytest.fixture(autouse=True)
@@ -86,15 +70,15 @@ def without_pauses(monkeypatch, tmp_path):
 
 
 def task_of(server):
-    source = {"url": server.url("in"), "path": "/home/user/a b"}
+    source = {"url": f"{server.url}/in", "path": "/home/user/a b"}
     spec = {
         "config": [{"type": "download", "parameters": {"files": [source]}}],
         "evaluator": {
             "func": ["f", "f"],
             "result": [{"type": "vm_file", "path": "/a", "dest": "a"}] * 2,
             "expected": [
-                {"type": "cloud_file", "path": server.url("gold"), "dest": "gold.txt"},
-                {"type": "cloud_file", "path": [server.url("gold")], "dest": ["gold.txt"], "multi": True},
+                {"type": "cloud_file", "path": f"{server.url}/gold", "dest": "gold.txt"},
+                {"type": "cloud_file", "path": [f"{server.url}/gold"], "dest": ["gold.txt"], "multi": True},
             ],
         },
     }
@@ -223,11 +207,11 @@ def test_osworlds_client_finds_what_was_fetched_and_fetches_nothing_itself(serve
     spec = {
         "id": "t1",
         "instruction": "do it",
-        "config": [{"type": "download", "parameters": {"files": [{"url": server.url("in"), "path": path}]}}],
+        "config": [{"type": "download", "parameters": {"files": [{"url": f"{server.url}/in", "path": path}]}}],
         "evaluator": {
             "func": "compare_text_file",
             "result": {"type": "vm_file", "path": path, "dest": "in.bin"},
-            "expected": {"type": "cloud_file", "path": server.url("gold"), "dest": "gold.bin"},
+            "expected": {"type": "cloud_file", "path": f"{server.url}/gold", "dest": "gold.bin"},
         },
     }
     environment = OSWorldEnvironment(EnvironmentConfig(screen_size=(320, 240), cache_dir=str(tmp_path / "store")))
