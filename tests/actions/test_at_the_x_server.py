@@ -58,7 +58,6 @@ HERE, THERE = Point(320, 240), Point(64, 48)
 AT_HERE, AT_THERE = "@320,240", "@64,48"
 UI_TARS = {"ui_tars_15", "ui_tars_10", "ui_tars_2", "small"}
 PIXELS_TOOL = {"qwen25_vl", "gui_owl"}
-QWEN = {"qwen25_vl", "qwen3_vl", "qwen35"}
 
 NAMED = {
     **{name: name.capitalize() for name in "delete down end help home insert left pause right tab up".split()},

@@ -142,15 +142,18 @@ def test_several_calls_are_done_in_order(between):
     assert actions_of(f"<tool_call>\n{WAIT_JSON}{between}{CLICK_JSON}\n</tool_call>") == (Wait(), Click(None))
 
 
-@pytest.mark.parametrize("number", ["10.50", "1e3", "3.14159265358979323846", "12345678901234567890"])
-def test_a_number_is_typed_as_it_was_written(number):
-    text = f'<tool_call>{{"name": "computer_use", "arguments": {{"action": "type", "text": {number}}}}}</tool_call>'
-    assert actions_of(text) == (TypeText(number),)
-
-
-def test_of_an_argument_that_is_named_twice_the_last_counts():
-    text = '<tool_call>{"name": "computer_use", "arguments": {"action": "wait", "action": "terminate"}}</tool_call>'
-    assert actions_of(text) == (Finish(),)
+@pytest.mark.parametrize(
+    ("arguments", "action"),
+    [
+        *(
+            (f'"action": "type", "text": {number}', TypeText(number))
+            for number in ("10.50", "1e3", "3.14159265358979323846", "12345678901234567890")
+        ),
+        ('"action": "wait", "action": "terminate"', Finish()),
+    ],
+)
+def test_a_number_is_typed_as_it_was_written_and_of_two_arguments_the_last_counts(arguments, action):
+    assert actions_of(f'<tool_call>{{"name": "computer_use", "arguments": {{{arguments}}}}}</tool_call>') == (action,)
 
 
 @pytest.mark.parametrize("written", [call, in_tags])

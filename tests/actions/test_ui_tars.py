@@ -99,15 +99,12 @@ def test_every_coordinate_form_scales_from_the_image_to_the_screen(position, nam
         ("click(start_box='(1.0,0)')", Click(Point(2, 0))),
         ("click(start_box='(0,0,1,1)')", Click(Point(1, 1))),
         ("click(start_box='(0.5,1.5)')", Click(Point(1, 3))),
+        # The far edge of the image is the last pixel of the screen.
+        ("click(point='(364,252)')", Click(Point(639, 479))),
     ],
 )
 def test_every_action_of_the_grammar_parses(call, action):
     assert actions_of(f"Action: {call}") == (action,)
-
-
-def test_several_actions_stand_on_lines_of_their_own():
-    text = "Thought: both\nAction: click(point='(0,0)')\n\ntype(content='a') # a comment\nwait()"
-    assert parse_reply(text, IMAGE, SCREEN) == Reply("both", (Click(Point(0, 0)), TypeText("a"), Wait()))
 
 
 @pytest.mark.parametrize(
@@ -142,45 +139,32 @@ def test_typed_text_is_taken_literally_but_for_the_documented_escapes(content, t
     assert actions_of(f"Action: type(content='{content}')") == (TypeText(text),)
 
 
-def test_the_thought_is_what_stands_before_the_action():
-    assert parse_reply("Thought: one\ntwo\nAction: wait()", IMAGE, SCREEN).thought == "one\ntwo"
-    assert parse_reply("no label Action: wait()", IMAGE, SCREEN).thought == "no label"
-    assert parse_reply("Thought: the Action: label\nAction: wait()", IMAGE, SCREEN).thought == "the Action: label"
-
-
 @pytest.mark.parametrize(
-    ("text", "thought"),
+    ("text", "reply"),
     [
-        ("Thought: a\nAction: hotkey(key='a')\nThought: b\nAction: wait()", "b"),
-        ("Thought: a\nAction: hotkey(key='a')\n\nAction: wait()", "a"),
-        ("Thought: a\nAction: ...\n\nThought: b\nAction: wait()", "b"),
-        ("Thought: a\nAction: hotkey(key='a')\nThought: b Action: wait()", "b"),
+        (
+            "Thought: both\nAction: click(point='(0,0)')\n\ntype(content='a') # a comment\nwait()",
+            Reply("both", (Click(Point(0, 0)), TypeText("a"), Wait())),
+        ),
+        ("Thought: one\ntwo\nAction: wait()", Reply("one\ntwo", (Wait(),))),
+        ("no label Action: wait()", Reply("no label", (Wait(),))),
+        ("Thought: the Action: label\nAction: wait()", Reply("the Action: label", (Wait(),))),
+        # Of two thoughts or actions the last counts.
+        ("Thought: a\nAction: hotkey(key='a')\nThought: b\nAction: wait()", Reply("b", (Wait(),))),
+        ("Thought: a\nAction: hotkey(key='a')\n\nAction: wait()", Reply("a", (Wait(),))),
+        ("Thought: a\nAction: ...\n\nThought: b\nAction: wait()", Reply("b", (Wait(),))),
+        ("Thought: a\nAction: hotkey(key='a')\nThought: b Action: wait()", Reply("b", (Wait(),))),
+        # A label amid a line, where no line starts with one.
+        ("Thought: after Action: comes one. Action:wait()", Reply("after Action: comes one.", (Wait(),))),
+        # Doubao's full-width colon, and lines that end as on Windows.
+        ("Thought\uff1aa\nAction\uff1a wait()", Reply("a", (Wait(),))),
+        ("Thought: Action\uff1a is next.\nAction: wait()", Reply("Action\uff1a is next.", (Wait(),))),
+        ("Action: type(content='Action\uff1a x')", Reply("", (TypeText("Action\uff1a x"),))),
+        ("Thought: a\r\nb\r\nAction: wait()\r\n\r\nwait()", Reply("a\nb", (Wait(), Wait()))),
     ],
 )
-def test_of_two_thoughts_or_actions_the_last_counts(text, thought):
-    assert parse_reply(text, IMAGE, SCREEN) == Reply(thought, (Wait(),))
-
-
-def test_labels_may_have_the_full_width_colon_of_doubao():
-    assert parse_reply("Thought\uff1aa\nAction\uff1a wait()", IMAGE, SCREEN) == Reply("a", (Wait(),))
-    assert (
-        parse_reply("Thought: Action\uff1a is next.\nAction: wait()", IMAGE, SCREEN).thought == "Action\uff1a is next."
-    )
-    assert actions_of("Action: type(content='Action\uff1a x')") == (TypeText("Action\uff1a x"),)
-
-
-def test_a_label_amid_a_line_counts_where_no_line_starts_with_one_and_then_the_last():
-    reply = parse_reply("Thought: after Action: comes one. Action:wait()", IMAGE, SCREEN)
-    assert reply == Reply("after Action: comes one.", (Wait(),))
-
-
-def test_a_line_may_end_as_on_windows():
-    reply = parse_reply("Thought: a\r\nb\r\nAction: wait()\r\n\r\nwait()", IMAGE, SCREEN)
-    assert reply == Reply("a\nb", (Wait(), Wait()))
-
-
-def test_the_far_edge_of_the_image_is_the_last_pixel_of_the_screen():
-    assert actions_of("Action: click(point='(364,252)')") == (Click(Point(639, 479)),)
+def test_a_thought_stands_before_the_action_and_each_action_on_a_line_of_its_own(text, reply):
+    assert parse_reply(text, IMAGE, SCREEN) == reply
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Every provider of OSWorld's client by the recipe: what the client, its provider and the tool or cloud behind get."""
 
+import contextlib
 import json
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -38,17 +39,15 @@ TASK = Task("count", "", SPEC)
 @pytest.fixture
 def host():
     """For OSWorld's own machines, which the clouds allocate."""
-    host = Host(SCREEN)
-    yield host
-    host.close()
+    with contextlib.closing(Host(SCREEN)) as host:
+        yield host
 
 
 @pytest.fixture
 def small_host():
     """For machines of one's own."""
-    host = Host(SMALL)
-    yield host
-    host.close()
+    with contextlib.closing(Host(SMALL)) as host:
+        yield host
 
 
 @pytest.fixture

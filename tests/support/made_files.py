@@ -344,7 +344,7 @@ def json_list(*items: Any) -> bytes:
 
 def packed(*entries: tuple[str, bytes]) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, content in entries:
             archive.writestr(name, content)
     return buffer.getvalue()

@@ -23,7 +23,6 @@ COUNT = 60
 TASKS = {split: [generate(split, index) for index in range(COUNT)] for split in SPLITS}
 ALL = [task for tasks in TASKS.values() for task in tasks]
 SHORT = [task for task in ALL if task.family not in LONG_FAMILIES]
-LEARNT_FROM = TASKS["training"] + TASKS["validation"]
 FAMILIES_OF = {"held_out_families": HELD_OUT_FAMILIES, "long": LONG_FAMILIES, "held_out_long": LONG_FAMILIES}
 
 

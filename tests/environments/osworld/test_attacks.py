@@ -19,7 +19,6 @@ import tarfile
 import threading
 import time
 import uuid
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,10 +26,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 pytest.importorskip("desktop_env")
 
+from support import made_files as make_file  # noqa: E402
 from support.attacked_metrics import DASH  # noqa: E402
 from support.hostile_guest import OUTPUT, SIZE, HostileGuest, evaluated_by, file_at, printed, rule  # noqa: E402
 
@@ -160,11 +160,7 @@ def test_a_module_beside_the_evaluated_file_is_not_imported_in_the_place_of_a_li
 
 
 def packed(entries: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name, content in entries.items():
-            archive.writestr(name, content)
-    return buffer.getvalue()
+    return make_file.packed(*entries.items())
 
 
 def tarred(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
@@ -228,28 +224,6 @@ def test_a_book_of_the_first_chapter_alone_is_none_and_the_record_says_why(make,
     assert verdict.metrics[0].returned == "0.0, refused: it has 1 parts, the expected file 2"
 
 
-def wav(samples: int = 4000) -> bytes:
-    data = b"".join(struct.pack("<h", (i * 997) % 20000 - 10000) for i in range(samples))
-    head = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", 36 + len(data), b"WAVE", b"fmt ", 16, 1, 1, 8000, 16000, 2, 16)
-    return head[:36] + struct.pack("<4sI", b"data", len(data)) + data
-
-
-def film() -> bytes:
-    """Motion JPEG in an AVI, by OpenCV."""
-    import tempfile
-
-    import cv2
-    import numpy
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = f"{folder}/film.avi"
-        writer = cv2.VideoWriter(path, cv2.VideoWriter.fourcc(*"MJPG"), 5, (64, 48))
-        for shade in range(5):
-            writer.write(numpy.full((48, 64, 3), shade * 50, numpy.uint8))
-        writer.release()
-        return Path(path).read_bytes()
-
-
 FILMS = evaluated_by("compare_videos", file_at("/mine.mp4"), file_at("/gold.avi"))
 
 
@@ -268,7 +242,10 @@ FILMS = evaluated_by("compare_videos", file_at("/mine.mp4"), file_at("/gold.avi"
 )
 def test_a_list_that_plays_the_expected_film_is_no_film(make, host, mine):
     desktop = make()
-    desktop.guest.files = {"/mine.mp4": mine.replace(b"{port}", str(host.port).encode()), "/gold.avi": film()}
+    desktop.guest.files = {
+        "/mine.mp4": mine.replace(b"{port}", str(host.port).encode()),
+        "/gold.avi": make_file.film(1, 2),
+    }
     assert desktop.score_of(FILMS) == 0.0
     desktop.guest.files["/mine.mp4"] = desktop.guest.files["/gold.avi"]
     assert desktop.score_of(FILMS) == 1.0
@@ -908,30 +885,25 @@ def slides(target: str, **entries: bytes) -> bytes:
     return packed({name: text.encode() for name, text in parts.items()} | entries)
 
 
-def shades(inverted: bool = False) -> bytes:
-    import numpy
-
-    pixels = numpy.random.default_rng(5).integers(0, 255, (64, 64, 3), numpy.uint8)
-    file = io.BytesIO()
-    Image.fromarray(255 - pixels if inverted else pixels).save(file, "PNG")
-    return file.getvalue()
+SHADES = make_file.picture(5)
+INVERTED = make_file.encoded(ImageOps.invert(Image.open(io.BytesIO(SHADES))))
 
 
 def test_a_presentation_puts_nothing_in_the_place_of_the_expected_picture(make, host):
     desktop = make()
     behind = {"type": "background_image_in_slide", "ppt_file_path": "/a.pptx", "slide_index": 0, "dest": "mine.png"}
     task = evaluated_by("compare_images", behind, file_at("/gold.png"))
-    entry = {"ppt/media/m": shades()}
-    desktop.guest.files = {"/gold.png": shades(), "/a.pptx": slides("../media/m", **entry)}
+    entry = {"ppt/media/m": SHADES}
+    desktop.guest.files = {"/gold.png": SHADES, "/a.pptx": slides("../media/m", **entry)}
     assert desktop.score_of(task) == 1.0
-    entry = {"gold.png": shades(inverted=True)}
+    entry = {"gold.png": INVERTED}
     desktop.guest.files["/a.pptx"] = slides("../../gold.png", **entry)
     assert desktop.score_of(task) == 0.0
 
 
 def test_a_picture_that_is_the_others_opposite_is_a_wrong_one(make, host):
     desktop = make()
-    desktop.guest.files = {"/mine.png": shades(inverted=True), "/gold.png": shades()}
+    desktop.guest.files = {"/mine.png": INVERTED, "/gold.png": SHADES}
     assert desktop.score_of(evaluated_by("compare_images", file_at("/mine.png"), file_at("/gold.png"))) == 0.0
 
 
