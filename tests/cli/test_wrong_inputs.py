@@ -1,5 +1,5 @@
-"""At least five wrong inputs for each command and each recipe, with what a user reads then. A new command or recipe needs
-its rows here.
+"""Wrong inputs of each command and each recipe, with what a user reads then. A new command or recipe needs its rows here;
+what all commands have from their parser is here once.
 
 Each row is typed as it stands, in a folder that has a file, an empty folder, an empty run and a YAML file that is none.
 """
@@ -40,16 +40,11 @@ WRONG = {
         "--python nowhere": ": --python must name a Python that runs, got 'nowhere': [Errno 2]",
         "--python": " install-osworld: --python needs a value. See",
         "--installer conda": " install-osworld: --installer: there is no 'conda'; it is one of uv, pip. See",
-        "--dry-rum": " install-osworld: there is no option --dry-rum; did you mean --dry-run? See",
         "now": " install-osworld: this command does not take 'now'. See",
     },
     "fetch-vm": {
         "--os-type ubuntu": " fetch-vm: --os-type: there is no 'ubuntu'; did you mean Ubuntu? See",
-        "--folder": " fetch-vm: --folder needs a value. See",
-        "--os_type Ubuntu": " fetch-vm: there is no option --os_type; did you mean --os-type? See",
-        "--os-typ Ubuntu": " fetch-vm: there is no option --os-typ; did you mean --os-type? See",
         "--folder file/vm": ": file/vm is a file or leads through one, where a folder is needed; name another place",
-        "now": " fetch-vm: this command does not take 'now'. See",
     },
     "fetch-tasks": {
         "": " fetch-tasks: --folder is missing. See",
@@ -57,39 +52,28 @@ WRONG = {
         "--folder file": ": file is a file or leads through one, where a folder is needed; name another place",
         "--folder new --archive nowhere.tar.gz": ": there is no nowhere.tar.gz; check the path",
         "--folder new --archive file": ": file is not a complete .tar.gz archive: ",
-        "--folder new --archve file": " fetch-tasks: there is no option --archve; did you mean --archive? See",
     },
     "tasks": {
-        "": " tasks: source is missing. See",
         "embeded": f": embeded {NO_TASKS}",
         "embedded --domain dialg": ": no task has the domain dialg",
         "embedded --count 0": ": --count must be from 1 to ",
         "embedded --count many": " tasks: --count must be a whole number, got 'many'. See",
-        "embedded --sed 3": " tasks: there is no option --sed; did you mean --seed? See",
     },
     "vm": {
-        "": " vm: ACTION is missing. See",
-        "biuld x": " vm: ACTION: there is no 'biuld'; did you mean build? See",
-        "build": " vm build: folder is missing. See",
         "build file": ": file holds other files than an image; name a new or empty folder, or an image's",
         "check image.qcow2 --screen big": ": --screen must be WIDTHxHEIGHT, got 'big'",
         "check nowhere.qcow2": ": environment.path_to_vm must be the machine's .qcow2 file: [Errno 2]",
         "template file --vm memory=1": ": environment.vm.memory is not an option; did you mean environment.vm.memory_mib?",
     },
     "recipes": {
-        "lst": " recipes: ACTION: there is no 'lst'; did you mean list? See",
-        "copy": " recipes copy: name is missing. See",
         "copy dmeo": f": there is no recipe 'dmeo'; did you mean demo? {KNOWN}",
         "copy demo file": ": the recipe's folder cannot be file: ",
         "copy demo mine": ": mine/demo.yaml exists, and we do not overwrite it; move it, or name another folder",
-        "list all": " recipes list: this command does not take 'all'. See",
     },
     "train": {
-        "": " train: RECIPE is missing. See",
         "dmeo": f": there is no recipe 'dmeo'; did you mean demo? {KNOWN}",
         "mine/dmeo.yaml": ": there is no recipe mine/dmeo.yaml; did you mean mine/demo.yaml?",
         "broken.yaml": ": broken.yaml is not YAML: while parsing a flow node expected the node content, but found",
-        "demo --consle": " train: there is no option --consle; did you mean --console? See",
         "demo run_dir=file": ": run_dir cannot be file: ",
         "demo trian_batch_size=3 data.seeed=1 +policy=qwen3 data.train_files environment.num_desktops=2": ": 5 problems:\n"
         "- there is no policy 'qwen3'; did you mean qwen3_vl? Known: qwen25_vl, qwen3_vl\n"
@@ -99,27 +83,18 @@ WRONG = {
         "- the recipe does not name environment.num_desktops yet; write +environment.num_desktops=2\n",
     },
     "summary": {
-        "": " summary: RUN is missing. See",
         "nowhere": ": RUN must be a run's folder, got 'nowhere'; a run prints it when it starts",
         "file": ": RUN must be a run's folder, got 'file'; a run prints it when it starts",
         "empty": ": there is no empty/metrics.jsonl: the run has not begun, or its trainer.logger has no `file`; name a",
-        "empty more": " summary: this command does not take 'more'. See",
     },
     "report": {
-        "": " report: RUN is missing. See",
         "nowhere": f": {NO_RUN.format('nowhere', 'not there')}",
         "file": f": {NO_RUN.format('file', 'a file')}",
         "empty": ": RUN must be a recipe's run_dir, with trajectories/ or metrics.jsonl in it, or a folder of step_NNNNNN",
-        "run --out": " report: --out needs a value. See",
-        "run --ot x": " report: there is no option --ot; did you mean --out? See",
         "run --out file/report.html": ": file is a file or leads through one, where a folder is needed; name another place",
     },
     "view": {
-        "": " view: RUN is missing. See",
         "nowhere": f": {NO_RUN.format('nowhere', 'not there')}",
-        "run --prot 1 --opne": " view: there is no option --prot; did you mean --port?; there is no option --opne; did you "
-        "mean --open? See",
-        "run --port many": " view: --port must be a whole number, got 'many'. See",
         "run --port 70000": ": --port must be in [0, 65535], got 70000",
         ". --export out": ": --export writes one run, but . has several; name one of them",
         "run --steps 3": ": --steps works only with --export; the page has its own filters, so leave it out",
@@ -127,7 +102,6 @@ WRONG = {
         "run --host 192.0.2.77 --port 0": ": --host must be an address of this machine, got '192.0.2.77': ",
     },
     "try": {
-        "": " try: task is missing. See",
         "dialog-confirm-yse": ": there is no task dialog-confirm-yse; did you mean dialog-confirm-yes?",
         "embedded": ": try plays one task, but embedded has 32; name the task's own file",
         "nowhere.json": f": nowhere.json {NO_TASKS}",
@@ -138,13 +112,8 @@ WRONG = {
         "dialog-confirm-yes --expert --out file/try": ": file/try is a file or leads through one, where a folder is needed",
     },
     "replay": {
-        "": " replay: ACTION is missing. See",
-        "inspct empty": " replay: ACTION: there is no 'inspct'; did you mean inspect? See",
-        "inspect": " replay inspect: store is missing. See",
         "inspect empty": ": a saved replay store must have a store.json, but empty has none",
         "export empty file": ": the output must be a new or empty folder, got file; remove it or choose another",
-        "merge empty": " replay merge: --out is missing. See",
-        "merge empty --out new --capacity-per-task few": " replay merge: --capacity-per-task must be a whole number, got",
         "seed run --recipe dmeo --out new": f": there is no recipe 'dmeo'; did you mean demo? {KNOWN}",
     },
     "evaluate": {
@@ -161,14 +130,12 @@ WRONG = {
         "--max-steps none": " evaluate: --max-steps: turn budgets must be numbers from 1 such as 15,50,100, got 'none'. See",
     },
     "filter-tasks": {
-        "": " filter-tasks: --out is missing. See",
         "--out new": f": 2 problems:\n- {NO_POLICY}\n- no tasks given; add --tasks embedded, task files or a folder of them",
         "--out new --tasks embedded --model m --keep all": ": --keep must be a range of successes or of their rate, such",
         "--out new --tasks embedded --model m --error 2 --group-size 1": ": 2 problems:\n- --error must be from 0 to below "
         "0.5, got 2.0\n- --group-size must be 2 or more, got 1",
         "--out new --tasks familes:training:3 --model m": ": 'familes' in NAME:ARGUMENT is not a source of tasks; there are cua_gym, families",
         "--out new --tasks embedded --model m --max-steps 3,5": ": --max-steps must be one turn budget, got '3,5'",
-        "--out new --tasks embedded --model m --engine vlm": " filter-tasks: --engine: there is no 'vlm'; did you mean vllm",
     },
 }
 HERE = ("convert",)
@@ -334,9 +301,9 @@ def test_all_that_is_wrong_with_a_recipe_is_told_at_once(name, capsys, monkeypat
             assert line.startswith(beginning)
 
 
-def test_each_command_and_each_recipe_has_at_least_five():
+def test_each_command_and_each_recipe_has_some():
     assert {*WRONG, *HERE} == set(COMMANDS)
-    assert all(len(rows) >= 5 for rows in WRONG.values())
+    assert all(WRONG.values())
     recipes = {name for name in describe_recipes() if "/" not in name and name != "arpo"}
     assert set(WRONG_RECIPES) == recipes
     assert all(sum(map(len, rows.values())) >= 5 for rows in WRONG_RECIPES.values())
