@@ -14,8 +14,6 @@ from support.viewer_run import ViewerRun
 
 import arpo_verl
 from arpo_verl import Click, Drag, Finish, Hotkey, Move, Point, Scroll, StopReason, Task, TypeText
-from arpo_verl.actions.ui_tars import format_reply
-from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
 
 TASK = Task("click-it", "Click the red square.", {})
 HIT = "Action: click(start_box='(35,38)')"
@@ -176,15 +174,6 @@ def test_the_python_of_the_readme_runs_as_it_stands(tmp_path):
     assert done.returncode == 0, done.stderr
     assert " 0.0 finished\n" in done.stdout
     assert re.search(r"press-ok +3 +0\.5\n", done.stdout) and re.search(r"^3 +0\.5\n", done.stdout, re.M)
-
-
-@pytest.mark.desktop
-def test_the_expert_solves_a_task_on_the_embedded_desktop():
-    task = next(task for task in arpo_verl.load_tasks("embedded") if task.task_id == "dialog-confirm-yes")
-    texts = [format_reply(reply, EXPERT_SCREEN, EXPERT_SCREEN) for reply in expert_replies(task.task_id)]
-    with arpo_verl.make_desktop("embedded") as desktop:
-        episode = arpo_verl.play(task, desktop, lambda instruction, screenshots, replies: texts[len(replies)])
-    assert (episode.success, episode.stop_reason) == (1.0, StopReason.FINISHED)
 
 
 def test_the_interpreter_ends_and_closes_a_desktop_that_hangs_and_was_forgotten():

@@ -1,4 +1,4 @@
-"""The provider: clean starts, reverts, refusals, and use by the unmodified DesktopEnv."""
+"""The provider: clean starts, reverts and refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from support.desktop_harness import attach, eventually, sandbox_processes
 
 from arpo_verl.desktop import guest_process, packages, template, users
 from arpo_verl.desktop.provider import EmbeddedProvider
-from arpo_verl.environments.osworld.lean_imports import deferred_imports
 from arpo_verl.errors import ConfigError, DesktopBootError, MissingDependencyError
 
 pytestmark = pytest.mark.desktop
@@ -228,57 +227,15 @@ def test_sandbox_that_dies_before_it_reads_its_next_command_is_replaced(desktop,
     assert desktop.controller.get_screenshot()
 
 
-def test_unmodified_osworld_environment_runs_an_episode(monkeypatch, tmp_path):
-    with deferred_imports():
-        import desktop_env.desktop_env as osworld
-    provider = EmbeddedProvider()
-    monkeypatch.setattr(osworld, "create_vm_manager_and_provider", lambda *_, **__: (None, provider))
-    result = {"type": "vm_command_line", "command": ["cat", "/tmp/typed"]}
-    task = {
-        "id": "type-hello",
-        "instruction": "Type hello",
-        "config": [
-            {"type": "launch", "parameters": {"command": ["xterm", "-e", "sh", "-c", "read x; echo $x > /tmp/typed"]}}
-        ],
-        "evaluator": {
-            "func": "exact_match",
-            "result": result,
-            "expected": {"type": "rule", "rules": {"expected": "hello\n"}},
-        },
-    }
-    env = osworld.DesktopEnv(
-        provider_name="docker",
-        path_to_vm="embedded",
-        cache_dir=str(tmp_path),
-        screen_size=(640, 480),
-        require_a11y_tree=False,
-    )
-    try:
-        for _ in range(2):  # the second reset reverts
-            observation = env.reset(task)
-            eventually(lambda: b"xterm" in env.controller.run_bash_script("wmctrl -lx")["output"].encode())
-            assert Image.open(io.BytesIO(observation["screenshot"])).size == (640, 480)
-            assert env.evaluate() == 0
-            env.step("pyautogui.typewrite('hello\\n')", pause=0.3)
-            eventually(lambda: env.evaluate() == 1)
-    finally:
-        env.close()
+def test_packages_script_lists_and_finds_what_is_installed():
+    def ask(*words):
+        done = subprocess.run([sys.executable, packages.__file__, *words], capture_output=True, text=True)
+        return done.returncode or done.stdout.split()
 
-
-def test_packages_script_lists_and_finds_everything_installed():
-    script = [sys.executable, packages.__file__]
-    listed = subprocess.run([*script, "list"], capture_output=True, text=True, check=True).stdout.split()
-    assert {"xvfb", "openbox", "bubblewrap"} <= set(listed)
+    assert {"xvfb", "openbox", "bubblewrap"} <= set(ask("list")) and "gimp" not in ask("list")
+    assert {"gimp", "vlc", "xvfb"} <= set(ask("list", "osworld"))
     assert packages.missing_packages(packages.BASE) == []
-    assert subprocess.run(script, capture_output=True).returncode == 2
-    assert subprocess.run([*script, "list", "no-such-group"], capture_output=True).returncode == 2
-
-
-def test_packages_of_osworlds_own_tasks_are_listed_only_when_asked_for():
-    script = [sys.executable, packages.__file__]
-    listed = [
-        subprocess.run([*script, "list", *group], capture_output=True, text=True).stdout for group in ([], ["osworld"])
-    ]
-    assert "gimp" not in listed[0].split() and {"gimp", "vlc", "xvfb"} <= set(listed[1].split())
-    missing = subprocess.run([*script, "missing", "osworld"], capture_output=True, text=True, check=True).stdout.split()
-    assert missing == packages.missing_packages({**packages.BASE, **packages.TASKS, **packages.OSWORLD})
+    assert ask("missing", "osworld") == packages.missing_packages(
+        {**packages.BASE, **packages.TASKS, **packages.OSWORLD}
+    )
+    assert ask() == ask("list", "no-such-group") == 2

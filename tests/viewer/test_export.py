@@ -65,6 +65,8 @@ def test_an_export_knows_nothing_of_what_is_left_out(written, run, export):
     assert [row[0] for row in read(folder, "api/episodes")["rows"]] == [new]
     assert old not in (folder / "data" / "episode" / f"{new}.js").read_text()
     assert not (folder / "shots" / "step_000001").exists()
+    with pytest.raises(ConfigError, match="no episode in .* matches"):
+        export(run.select(lambda _: False))
 
 
 def test_an_export_is_replaced_by_a_later_one(written, run, export):
@@ -87,12 +89,6 @@ def test_a_folder_with_something_else_in_it_is_refused(written, export, tmp_path
     with pytest.raises(ConfigError, match="new or empty folder, or an earlier export"):
         export(name="mine/data/thesis.txt")
     assert (tmp_path / "mine" / "data" / "thesis.txt").exists()
-
-
-def test_an_export_of_nothing_is_refused(written, run, export):
-    written.episode(1)
-    with pytest.raises(ConfigError, match="no episode in .* matches"):
-        export(run.select(lambda _: False))
 
 
 def test_a_disk_that_is_too_small_is_told_before(written, export, monkeypatch, tmp_path):

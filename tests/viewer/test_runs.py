@@ -81,39 +81,30 @@ def test_curves_come_by_training_step_environment_steps_and_hours(folder):
     }
     validated = curves_document(folder, ["arpo"], VALIDATION)["runs"][0]
     assert (validated["steps"], validated["values"], validated["hours"]) == ([2], [0.5], [1.5])
-
-
-def test_environment_steps_are_null_where_the_run_did_not_note_its_episodes_a_step(folder):
-    (folder.path / "arpo" / "starts.jsonl").unlink()
+    (folder.path / "arpo" / "starts.jsonl").unlink()  # which notes how many episodes a step has
     assert curves_document(folder, ["arpo"], "rollout/success_mean")["runs"][0]["environment_steps"] is None
 
 
-def test_two_training_runs_are_paired_by_their_last_validation(folder):
+def test_two_training_runs_are_paired_by_their_last_validation(folder, monkeypatch):
     document = pair_document(folder.run("arpo"), folder.run("grpo"))
     assert document["first"] == {"name": "arpo", "what": "validation after training step 2", "tasks": 3}
     expected = pair([1.0, 1.0, 0.0], [1.0, 0.0, 0.0])
     assert document["paired"]["difference"] == expected.difference == pytest.approx(-1 / 3)
     assert tuple(document["paired"]["interval"]) == expected.interval
     assert document["tasks"][0] == {"task_id": "b", "first": 1.0, "second": 0.0}
+    monkeypatch.setattr(runs, "MOST_PAIRED", 2)
+    document = pair_document(folder.run("arpo"), folder.run("grpo"))
+    assert (document["paired"]["tasks"], document["left_out"]) == (2, 1)
 
 
 def test_a_training_run_is_paired_with_an_evaluation_on_the_tasks_of_both(folder):
     document = pair_document(folder.run("arpo"), folder.run("evaluation"))
     assert document["second"]["what"] == "evaluation of at most 15 turns"
     assert (document["paired"]["tasks"], document["paired"]["second"]) == (2, 0.75)
-
-
-def test_runs_without_a_task_in_common_are_not_paired(folder):
     ViewerRun(folder.path / "new")
     document = pair_document(folder.run("arpo"), folder.run("new"))
     assert (document["paired"], document["tasks"]) == (None, [])
     assert document["second"]["what"] == "no recorded validation"
-
-
-def test_of_very_many_tasks_the_first_are_paired(folder, monkeypatch):
-    monkeypatch.setattr(runs, "MOST_PAIRED", 2)
-    document = pair_document(folder.run("arpo"), folder.run("grpo"))
-    assert (document["paired"]["tasks"], document["left_out"]) == (2, 1)
 
 
 def test_each_run_has_its_pages(folder):

@@ -1,18 +1,13 @@
-"""OSWorld's client on the embedded desktop, alone and through the pool: real programs in a real window."""
+"""OSWorld's client on the embedded desktop, real programs in a real window."""
 
 import contextlib
-import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
 import requests
-from support import ROOT
 from support.desktop_harness import eventually
 from support.name_dialog import NAME_DIALOG, TASK
 
@@ -24,7 +19,7 @@ from arpo_verl.errors import (
     DesktopSetupError,
     DesktopUnclearError,
 )
-from arpo_verl.types import Click, Hotkey, Move, Point, Task, TypeText, Wait
+from arpo_verl.types import Hotkey, Move, Point, Task, TypeText, Wait
 
 pytestmark = pytest.mark.desktop
 
@@ -51,28 +46,6 @@ def test_typing_into_a_dialog_is_evaluated_and_leaves_no_trace_in_the_next_episo
     spec = NAME_DIALOG | {"evaluator": NAME_DIALOG["evaluator"] | {"result": at_once}}
     environment.reset(Task(TASK.task_id, TASK.instruction, spec))
     assert environment.evaluate().score == 0.0
-
-
-def test_a_program_that_is_not_installed_fails_the_set_up(environment):
-    spec = NAME_DIALOG | {"config": [{"type": "launch", "parameters": {"command": ["no-such-program"]}}]}
-    with pytest.raises(DesktopSetupError, match="no-such-program"):
-        environment.reset(Task("t", "i", spec))
-
-
-@pytest.mark.release
-def test_a_desktop_whose_screen_the_task_killed_is_lost_and_comes_back(environment):
-    environment.reset(TASK)
-    spec = NAME_DIALOG | {"config": [{"type": "execute", "parameters": {"command": "pkill Xvfb; true", "shell": True}}]}
-    try:
-        environment.reset(Task("t", "i", spec))
-        with pytest.raises(DesktopLostError):
-            environment.step(Hotkey(("enter",)))
-    except (DesktopSetupError, DesktopLostError):
-        pass  # noticed in the set-up already
-    environment.reset(TASK)
-    for action in SOLUTION:
-        environment.step(action)
-    assert environment.evaluate().score == 1.0
 
 
 TERMINAL = NAME_DIALOG | {
@@ -148,14 +121,6 @@ def test_a_desktop_that_somebody_else_ended_or_that_crashed_proves_nothing(envir
         look_until_it_ends(environment)
 
 
-@pytest.mark.release
-def test_an_action_that_cannot_be_done_is_passed_over_as_by_the_official_runners(environment):
-    environment.reset(TASK)
-    for action in (Hotkey(("\x07",)), Click(Point(99_999, -5)), *SOLUTION):
-        environment.step(action)
-    assert environment.evaluate().score == 1.0
-
-
 def test_a_screen_that_the_provider_cannot_give_is_a_config_error_before_anything_starts():
     with pytest.raises(ValueError, match="screen_size"):
         OSWorldEnvironment(EnvironmentConfig(screen_size=(7000, 4320))).prepare()
@@ -179,61 +144,6 @@ def test_closing_from_another_thread_ends_a_call_that_hangs(environment):
         with pytest.raises((DesktopSetupError, DesktopLostError)):
             call.result()
         assert time.monotonic() - started < 50, "it waited for the command's end"
-
-
-# No other desktop is of this size: its X servers can be told from others on this machine, those of another run too.
-ODD_SIZE = (901 + os.getpid() % 256, 242 + os.getpid() // 256 % 256)
-
-POOL_OWNER = f"""
-import asyncio, json, sys
-from support.local_ray import start_ray
-from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.pool.desktop_pool import DesktopPool
-from arpo_verl.types import Click, Hotkey, Move, Point, Task, TypeText, Wait
-
-start_ray()
-pool = DesktopPool.connect(EnvironmentConfig(screen_size={ODD_SIZE}, num_desktops=2))
-task = Task("name-dialog", "", json.loads(sys.argv[1]))
-
-async def episode():
-    async with pool.lease("t1") as desktop:
-        await desktop.reset(task)
-        for action in (TypeText("arpo"), Hotkey(("enter",)), Wait()):
-            await desktop.step(action)
-        return (await desktop.evaluate()).score
-
-async def main():
-    print(json.dumps(await asyncio.gather(*(episode() for _ in range(5)))), flush=True)
-    async with pool.lease("t1") as desktop:
-        await desktop.reset(task)
-        print(json.dumps(pool.metrics()), flush=True)
-        await asyncio.sleep(600)
-
-asyncio.run(main())
-"""
-
-
-def odd_x_servers():
-    pattern = f"^Xvfb .*{ODD_SIZE[0]}x{ODD_SIZE[1]}"
-    return subprocess.run(["pgrep", "-f", pattern], capture_output=True, text=True).stdout.split()
-
-
-@pytest.mark.release
-def test_episodes_run_through_the_pool_and_a_killed_owner_leaves_no_desktop():
-    command = [sys.executable, "-c", POOL_OWNER, json.dumps(NAME_DIALOG)]
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as owner:
-        try:
-            scores = json.loads(owner.stdout.readline())
-            metrics = json.loads(owner.stdout.readline())
-            # The other desktop may still be on its way back to a clean one, between two X servers.
-            eventually(lambda: len(odd_x_servers()) == 2, 60)
-        finally:
-            owner.kill()
-    assert scores == [1.0] * 5
-    assert metrics["environment/leases"] == 6 and metrics["environment/evaluations"] == 5
-    assert not any(value for name, value in metrics.items() if "/faults/" in name)
-    eventually(lambda: odd_x_servers() == [], 60)
 
 
 def test_a_command_of_the_evaluator_s_runs_apart_from_the_session(environment):
