@@ -450,7 +450,10 @@ def figures_of(engine: Any, actor: Any, config: Any, run: Any, rows: dict[str, l
         figures["offload_s"] = timed(engine.to, "cpu", model=True, optimizer=True, grad=True)
     ranks = run.num_gpus // run.sequence_parallel_size
     figures["rows_a_step"] = -(-run.rollouts_per_step * run.rows_per_episode // ranks)
-    common, updates = figures["common"], run.tasks_per_step // run.tasks_per_update
+    common, updates = (
+        figures["common"],
+        config.data.train_batch_size // config.actor_rollout_ref.actor.ppo_mini_batch_size,
+    )
     of_rows = figures["rows_a_step"] * (common["score_s"] + common["update_s"])
     figures["step_s"] = of_rows + updates * common["optimizer_s"]
     doctor = update_memory(run)

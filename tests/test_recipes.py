@@ -3,6 +3,7 @@ validation and ours, and its numbers fit each other."""
 
 import functools
 import itertools
+import json
 import math
 
 import pytest
@@ -149,19 +150,34 @@ def check_an_episode_fits(
 @pytest.mark.parametrize("name", OSWORLD)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_all_of_a_recipe_fits_where_it_says_it_does(name, policy):
-    """GPUs of 80 GB, and the nodes of docs/osworld.md."""
-    from arpo_verl.footprint import GB, NodeCapacity, estimate
+    """GPUs of 80 GB, and the nodes of docs/osworld.md. vLLM's cache holds what the episodes on an engine show, as
+    docs/vllm.md says: each screenshot is processed once."""
+    from arpo_verl.footprint import GB, NodeCapacity, estimate, pixel_bytes
     from arpo_verl.plugin.recipe.footprint import model_shape, read_run
 
     recipe = compose_recipe(name, *choices(policy, None))
     run = read_run(recipe, model_shape(recipe.actor_rollout_ref.model.path))
     node = NodeCapacity(memory_bytes=(400 if "subset" in name else 1000) * GB, gpu_bytes=80 * GB, disk_bytes=1000 * GB)
-    problems = estimate(run, node).problems
-    assert not any("processed images" in problem.what for problem in problems), "each screenshot is processed once"
-    # An asynchronous run has 32 episodes on an engine, and Qwen3-VL's keys and values are two and a half times as
-    # large: not all of them fit the cache at their longest, which few are at once.
-    assert all(problem.only_slow for problem in problems)
-    assert not problems or "async" in name or policy == "qwen3_vl"
+    assert not estimate(run, node).problems
+    rollout = recipe.actor_rollout_ref.rollout
+    generating = rollout.nnodes * rollout.n_gpus_per_node if run.num_rollout_nodes else run.num_gpus
+    episodes = -(-run.num_desktops // (generating // rollout.tensor_model_parallel_size))
+    shown = episodes * run.max_screenshots * pixel_bytes(run.model, run.image) // 2
+    assert shown <= rollout.engine_kwargs.vllm.mm_processor_cache_gb * 2**30
+
+
+@pytest.mark.parametrize("name", ["osworld_full", "osworld_window", "gpu_smoke"])
+def test_an_update_is_estimated_near_what_an_h100_took(name):
+    """The table of docs/osworld.md: up to 23% above what was measured, and 5% below for one GPU without sharing."""
+    from arpo_verl.footprint import GB, update_memory
+    from arpo_verl.plugin.recipe.footprint import model_shape, read_run
+
+    recipe = composed.compose_recipe(name, "data.train_files=none", "data.val_files=none")
+    run = read_run(recipe, model_shape(recipe.actor_rollout_ref.model.path))
+    results = json.loads((ROOT / "benchmarks" / "results" / "gpu_update.json").read_text())[name]
+    estimated, measured = sum(update_memory(run).values()) / GB, results["measured_gb"]
+    assert estimated == pytest.approx(results["doctor_gb"]["together"], rel=0.01)
+    assert 0.94 < estimated / (measured["reserved"] + measured["outside_pytorch"]) < 1.24
 
 
 def test_the_smoke_recipe_fits_one_gpu_of_48_gb_and_goes_the_way_of_osworlds():
@@ -203,11 +219,10 @@ def test_a_whole_update_is_not_filled_up_however_many_gpus_train():
 
 
 def test_the_copies_of_the_weights_are_those_that_the_trainer_saves():
-    from arpo_verl.plugin.recipe.footprint import model_shape, read_run
+    from arpo_verl.plugin.recipe.footprint import weight_copies
 
     def copies(name: str, *overrides: str) -> int:
-        recipe = compose_recipe(name, *overrides)
-        return read_run(recipe, model_shape(recipe.actor_rollout_ref.model.path)).weight_copies
+        return weight_copies(compose_recipe(name, *overrides))
 
     assert copies("osworld_full") == 0 and copies("osworld_full_async") == 2
     one_update = ("trainer.v1.separate_async.parameter_sync_step=1", "data.train_batch_size=8")
@@ -238,13 +253,16 @@ def test_a_reference_model_is_split_and_batched_as_the_policy_and_counted():
 
     from arpo_verl.plugin.recipe.footprint import model_shape, read_run
 
+    def host_bytes(recipe) -> int:
+        return read_run(recipe, model_shape(recipe.actor_rollout_ref.model.path)).host_bytes_a_parameter
+
     recipe = compose_recipe("osworld_full", "actor_rollout_ref.actor.use_kl_loss=true")
     reference = recipe.actor_rollout_ref.ref
     assert (
         reference.fsdp_config.ulysses_sequence_parallel_size == 4 and reference.log_prob_micro_batch_size_per_gpu == 1
     )
     validate_config(recipe, use_reference_policy=True, use_critic=False)
-    assert read_run(recipe, model_shape(recipe.actor_rollout_ref.model.path)).reference_split == 4
+    assert host_bytes(recipe) == host_bytes(compose_recipe("osworld_full")) + 4
     recipe = compose_recipe("embedded")
     reference, actor = recipe.actor_rollout_ref.ref.fsdp_config, recipe.actor_rollout_ref.actor.fsdp_config
     assert all(reference[name] == actor[name] for name in ("dtype", "model_dtype", "mixed_precision"))

@@ -182,13 +182,13 @@ def test_beside_easyr1_it_says_what_its_door_has_and_lacks(monkeypatch, transfor
 def test_a_recipe_is_estimated_and_what_does_not_fit_is_shown(capsys, model_path, monkeypatch):
     assert main(["doctor", "--recipe", "osworld_full", "+policy=qwen3_vl", "--node-gb", "400", "--gpu-gb", "24"]) == 1
     printed = capsys.readouterr().out
-    assert "osworld_full_qwen3_vl with Qwen/Qwen3-VL-8B-Instruct (8.77 B parameters)" in printed
-    assert "screenshots fetched: 8 ranks x 32 trajectories" in printed and "2,040 tokens" in printed
-    assert "host memory in a node of 400 GB\n       -> lower data.train_batch_size" in printed
-    assert "in a GPU of 24 GB" in printed
+    assert "Qwen/Qwen3-VL-8B-Instruct, 8.77 B parameters, a step of 128 episodes" in printed
+    assert "15 x (2,040 + 16)" in printed and "desktops: 64 x 5.3 GB" in printed
+    assert "does not fit: host memory, " in printed and " of 400 GB\n       -> lower data.train_batch_size" in printed
+    assert "does not fit: GPU memory, " in printed and " of 24 GB\n" in printed
     assert main(["doctor", "--recipe", "embedded", f"actor_rollout_ref.model.path={model_path}"]) == 0
     printed = capsys.readouterr().out
-    assert "364 x 252 pixels, 117 tokens" in printed and "the recipe passes every check" in printed
+    assert "364 x 252 pixels" in printed and "x (117 + 16)" in printed and "the recipe passes every check" in printed
     monkeypatch.setattr(packages, "installed_version", {}.get)
     assert main(["doctor", "--recipe", "embedded", f"actor_rollout_ref.model.path={model_path}"]) == 1
     assert capsys.readouterr().out.endswith("\n1 of 1 checks failed\n"), "nothing passes below a failure"

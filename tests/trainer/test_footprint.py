@@ -23,7 +23,7 @@ def estimated(policy):
 
 
 def test_the_log_tells_what_the_run_will_take_before_its_first_step(run):
-    before, told, _ = run.stdout.partition("parameters), computed:")
+    before, told, _ = run.stdout.partition("desktops, computed:")
     assert told and "host memory of a node that trains" in run.stdout
     assert "step:1 " not in before
 

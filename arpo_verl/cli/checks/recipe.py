@@ -92,10 +92,7 @@ def _figures(report: Footprint | None, model: str) -> list[Finding]:
         findings.append(Finding("figures", False, f"the size of {model} is unknown here", remedy))
     else:
         print("\n".join(report.lines))
-        findings += [
-            Finding(problem.subject, False, problem.what, problem.remedy, required=not problem.only_slow)
-            for problem in report.problems
-        ]
+        findings += [Finding("does not fit", False, what, remedy) for what, remedy in report.problems]
     return findings
 
 

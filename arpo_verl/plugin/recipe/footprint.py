@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +19,7 @@ from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.providers import PROVIDERS, QEMU
 from arpo_verl.errors import ArpoError
 from arpo_verl.footprint import (
+    ADAM_BYTES,
     BF16,
     FP32,
     GB,
@@ -28,8 +29,8 @@ from arpo_verl.footprint import (
     Model,
     NodeCapacity,
     RunSizes,
-    VllmSettings,
     estimate,
+    training_state_bytes,
 )
 from arpo_verl.plugin.settings import plain_section
 from arpo_verl.replay.config import ReplayConfig
@@ -49,6 +50,8 @@ PAPERS_TASKS = 128
 EMBEDDED_DESKTOP_BYTES, WORKER_BYTES = 64 * 10**6, 219 * 10**6
 # QEMU's own memory, beside the memory of its machine.
 QEMU_BYTES = 750 * 10**6
+# Transformers' limits of a resized image, in pixels (`Qwen2VLImageProcessorPil.size`).
+DEFAULT_SIZE = {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280}
 VLLM_CACHE_GIB = 4  # vLLM's default of mm_processor_cache_gb
 
 
@@ -74,15 +77,11 @@ def model_shape(path: str) -> Model | None:
         return known
     try:
         config = parse_json(read_text(folder / "config.json", MOST_JSON_BYTES))
-        return Model.of_config(config, _num_parameters(folder, config) or (known.num_parameters if known else 0))
+        value_bytes = FP32 if "32" in str(config.get("dtype") or config.get("torch_dtype")) else BF16
+        weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        return Model.of_config(config, weights // value_bytes or (known.num_parameters if known else 0))
     except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError):  # another format, or damaged
         return known
-
-
-def _num_parameters(folder: Path, config: Mapping[str, Any]) -> int:
-    """Estimate the number of parameters from the size and precision of the weights' files."""
-    dtype = str(config.get("dtype") or config.get("torch_dtype") or "")
-    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) // (FP32 if "32" in dtype else BF16)
 
 
 def read_run(config: DictConfig, model: Model) -> RunSizes:
@@ -94,20 +93,18 @@ def read_run(config: DictConfig, model: Model) -> RunSizes:
     agent = build_config(GuiAgentConfig, "gui_agent", plain_section("gui_agent", config.gui_agent))
     environment = build_config(EnvironmentConfig, "environment", plain_section("environment", config.environment))
     replay = build_config(ReplayConfig, "replay", plain_section("replay", config.replay))
-    trainer, rollout, actor = config.trainer, config.actor_rollout_ref.rollout, config.actor_rollout_ref.actor
-    mode = trainer.v1.trainer_mode
-    updates = trainer.v1.separate_async.parameter_sync_step if mode == "separate_async" else 1
+    data, trainer, actor = config.data, config.trainer, config.actor_rollout_ref.actor
+    rollout, mode = config.actor_rollout_ref.rollout, trainer.v1.trainer_mode
     ahead = 0 if mode == "sync" else math.ceil(trainer.v1[mode].num_warmup_batches)
-    image = _geometry(config, model).image_size(environment.screen_size)
-    on_gpus = trainer.device != "cpu"
-    instruction = "x" * _instruction_characters(config)
-    messages = agent.family.opening(instruction, agent.language, ())
+    updates = trainer.v1.separate_async.parameter_sync_step if mode == "separate_async" else 1
+    messages = agent.family.opening(longest_instruction(config) or "x" * INSTRUCTION_CHARACTERS, agent.language, ())
     characters = sum(len(part.get("text", "")) for message in messages for part in message["content"])
+    rollouts = data.train_batch_size * rollout.n
+    num_tasks = len({task.task_id for task in _tasks(config, "data.train_files")}) or PAPERS_TASKS
     return RunSizes(
-        recipe=trainer.experiment_name,
         model_name=str(config.actor_rollout_ref.model.path),
         model=model,
-        image=image,
+        image=_geometry(config, model).image_size(environment.screen_size),
         screen=environment.screen_size,
         carries_pixels=rollout.agent.get("agent_loop_manager_class") != MANAGER,
         max_screenshots=agent.row_screenshots,
@@ -115,32 +112,36 @@ def read_run(config: DictConfig, model: Model) -> RunSizes:
         rows_per_episode=agent.max_rows,
         max_reply_tokens=agent.max_reply_tokens,
         instruction_tokens=characters // CHARACTERS_PER_TOKEN,
-        max_sequence_tokens=config.data.max_prompt_length + config.data.max_response_length,
-        tasks_per_step=config.data.train_batch_size,
-        rollouts_per_task=rollout.n,
-        tasks_per_update=actor.ppo_mini_batch_size,
-        tasks_per_fetch=config.data.train_batch_size // updates,
-        batches_in_queue=1 + ahead,
-        episodes_validated=_episodes_validated(config),
-        is_async=mode != "sync",
+        max_sequence_tokens=data.max_prompt_length + data.max_response_length,
+        rollouts_per_step=rollouts,
+        rollouts_fetched=data.train_batch_size // updates * rollout.n,
+        rollouts_in_queue=(1 + ahead) * rollouts + _rollouts_validated(config),
+        saves_queue=mode != "sync",
         num_nodes=trainer.nnodes,
         num_rollout_nodes=rollout.nnodes if mode == "separate_async" else 0,
         gpus_per_node=trainer.n_gpus_per_node,
-        on_gpus=on_gpus,
+        on_gpus=trainer.device != "cpu",
         sequence_parallel_size=sequence_parallel_size(config),
         micro_batch_size=actor.ppo_micro_batch_size_per_gpu or 1,
-        offloads_weights=actor.fsdp_config.param_offload,
-        offloads_optimizer=actor.fsdp_config.optimizer_offload,
-        weight_copies=weight_copies(config) if on_gpus else 0,
-        rollout_workers=rollout.agent.num_workers,
+        host_bytes_a_parameter=_host_bytes_a_parameter(config),
+        image_cache_bytes=_image_cache_bytes(config),
         num_desktops=environment.num_desktops,
         desktop_bytes=_desktop_bytes(environment),
-        successes_stored=_num_tasks(config) * replay.capacity_per_task if replay.enable else 0,
-        replays_ahead=replay.prefetch if replay.enable else 0,
+        successes_stored=num_tasks * replay.capacity_per_task if replay.enable else 0,
         checkpoints_kept=trainer.max_actor_ckpt_to_keep,
-        engine=_engine(config) if rollout.name == "vllm" else None,
-        reference_split=sequence_parallel_size(config, "ref") if has_reference(config) else 0,
     )
+
+
+def _host_bytes_a_parameter(config: DictConfig) -> int:
+    """Return the bytes of host memory for each parameter: weights, gradients and optimizer that are there, and copies.
+
+    FSDP keeps a reference model there, whatever the recipe offloads: `_build_fsdp_module` of `transformer_impl.py`.
+    """
+    actor, reference = config.actor_rollout_ref.actor.fsdp_config, FP32 * has_reference(config)
+    if config.trainer.device == "cpu":
+        return training_state_bytes(1) + reference
+    offloaded = FP32 * actor.param_offload + ADAM_BYTES * actor.optimizer_offload
+    return int(offloaded + FP32 * weight_copies(config) + reference)
 
 
 def sequence_parallel_size(config: DictConfig, role: str = "actor") -> int:
@@ -231,32 +232,19 @@ def _times(every: int, steps: int | None) -> list[str]:
     """Describe when the trainer does something that it does every `every` steps and at the end; 0 or less: never."""
     if every <= 0:
         return []
+    often = "every step" if every == 1 else f"every {every} steps"
     end = "after the last step" if steps is None else f"after step {steps}"
-    return (
-        [end] if steps is not None and every >= steps else ["every step" if every == 1 else f"every {every} steps", end]
-    )
+    return [end] if steps is not None and every >= steps else [often, end]
 
 
 def read_machine(config: DictConfig) -> NodeCapacity:
     """Return this machine, if it could be a node that trains the recipe; otherwise only the assumed GPU."""
-    on_gpus = config.trainer.device != "cpu"
-    gpu_bytes = _gpu_bytes() if on_gpus else None
-    if on_gpus and gpu_bytes is None:
+    gpu_bytes = None if config.trainer.device == "cpu" else _gpu_bytes()
+    if config.trainer.device != "cpu" and gpu_bytes is None:
         return NodeCapacity(gpu_bytes=ASSUMED_GPU_BYTES)
-    return NodeCapacity(_memory_bytes(), gpu_bytes, _free_bytes(Path(config.run_dir).absolute()))
-
-
-def _free_bytes(folder: Path) -> int:
-    """Return the free bytes of the disk that a folder is on, or will be on."""
-    return shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
-
-
-def _memory_bytes() -> int | None:
-    try:
-        total = re.search(r"^MemTotal:\s+(\d+) kB", Path("/proc/meminfo").read_text("ascii"), re.M)
-    except OSError:
-        return None
-    return int(total[1]) * 1024 if total else None
+    folder = Path(config.run_dir).absolute()
+    disk = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists()))
+    return NodeCapacity(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), gpu_bytes, disk.free)
 
 
 def _gpu_bytes() -> int | None:
@@ -279,18 +267,7 @@ def _tasks(config: DictConfig, files: str) -> list[Task]:
         return []
 
 
-def _num_tasks(config: DictConfig) -> int:
-    """Count the distinct training tasks; if they cannot be read, assume the paper's number."""
-    return len({task.task_id for task in _tasks(config, "data.train_files")}) or PAPERS_TASKS
-
-
-def _instruction_characters(config: DictConfig) -> int:
-    """Return the average length of the recipe's instructions."""
-    tasks = _tasks(config, "data.train_files")
-    return sum(len(task.instruction) for task in tasks) // len(tasks) if tasks else INSTRUCTION_CHARACTERS
-
-
-def _episodes_validated(config: DictConfig) -> int:
+def _rollouts_validated(config: DictConfig) -> int:
     """Count the episodes that a validation plays at once. If the tasks cannot be read, assume as many as a step has."""
     data, trainer = config.data, config.trainer
     if trainer.test_freq <= 0 and not trainer.val_before_train:
@@ -303,14 +280,10 @@ def _episodes_validated(config: DictConfig) -> int:
 
 def _geometry(config: DictConfig, model: Model) -> ImageGeometry:
     """Return how images are resized: by the processor's settings if they are here, else by Transformers' defaults."""
-    # The one that needs no torch, for a machine that only reads recipes.
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-
     settings = _processor_settings(model_folder(str(config.actor_rollout_ref.model.path)))
-    limits = {name: settings[name] for name in ("min_pixels", "max_pixels") if settings.get(name) is not None}
-    # A copy, since Transformers writes min_pixels and max_pixels into `size`, and would change its own defaults.
-    limits["size"] = dict(settings.get("size") or Qwen2VLImageProcessorPil.size)
-    processor = Qwen2VLImageProcessorPil(patch_size=model.patch_size, merge_size=model.merge_size, **limits)
+    size = {"shortest_edge": settings.get("min_pixels"), "longest_edge": settings.get("max_pixels")}
+    size = DEFAULT_SIZE | (settings.get("size") or {}) | {name: edge for name, edge in size.items() if edge is not None}
+    processor = SimpleNamespace(patch_size=model.patch_size, merge_size=model.merge_size, size=size)
     kwargs = plain_section("data.mm_processor_kwargs", config.data.get("mm_processor_kwargs") or {})
     return ImageGeometry.from_processor(SimpleNamespace(image_processor=processor), kwargs)
 
@@ -340,17 +313,11 @@ def _desktop_bytes(environment: EnvironmentConfig) -> int:
     return worker + QEMU_BYTES + (int(gib[1]) if gib else 4) * 2**30
 
 
-def _engine(config: DictConfig) -> VllmSettings:
-    rollout, trainer = config.actor_rollout_ref.rollout, config.trainer
-    cache_gib = (rollout.engine_kwargs.get("vllm") or {}).get("mm_processor_cache_gb")
-    apart = trainer.v1.trainer_mode == "separate_async"
-    generating = rollout.nnodes * rollout.n_gpus_per_node if apart else trainer.nnodes * trainer.n_gpus_per_node
-    return VllmSettings(
-        tensor_parallel_size=rollout.tensor_model_parallel_size,
-        gpu_memory_utilization=rollout.gpu_memory_utilization,
-        max_num_batched_tokens=rollout.max_num_batched_tokens,
-        max_model_len=rollout.max_model_len or config.data.max_prompt_length + config.data.max_response_length,
-        image_cache_bytes=int(float(VLLM_CACHE_GIB if cache_gib is None else cache_gib) * 2**30),
-        num_gpus=generating,
-        gpus_of_training_node=trainer.n_gpus_per_node if config.actor_rollout_ref.hybrid_engine else 0,
-    )
+def _image_cache_bytes(config: DictConfig) -> int:
+    """Return the bytes of vLLM's caches of processed images on a training node: one for each engine there."""
+    section = config.actor_rollout_ref
+    if section.rollout.name != "vllm" or not section.hybrid_engine:
+        return 0
+    cache_gib = (section.rollout.engine_kwargs.get("vllm") or {}).get("mm_processor_cache_gb")
+    engines = config.trainer.n_gpus_per_node // section.rollout.tensor_model_parallel_size
+    return int(engines * float(VLLM_CACHE_GIB if cache_gib is None else cache_gib) * 2**30)
