@@ -279,7 +279,6 @@ plugin.recipe.resuming | verl.utils.checkpoint.fsdp_checkpoint_manager:FSDPCheck
 plugin.recipe.resuming | verl.utils.checkpoint.fsdp_checkpoint_manager:FSDPCheckpointManager.save_checkpoint
     "huggingface"
     model_config.save_pretrained(hf_config_tokenizer_path)
-    "fsdp_config.json"
 # Frontier sampling: rows are fetched when they are to be played, through the dataset, whose state goes with the
 # loader's; tests/plugin/test_dataset.py runs the loader
 plugin.trainer_state | verl.trainer.ppo.v1.trainer_base:PPOTrainer._init_dataloader
