@@ -11,7 +11,6 @@ from support.documents import OPTIONS, PAGES
 import arpo_verl
 from arpo_verl.cli.main import build_parser
 from arpo_verl.environments.base import DesktopEnvironment
-from arpo_verl.removed_options import removal
 
 DOCUMENTS = [*(ROOT / page for page in PAGES), *sorted((ROOT / "recipes").rglob("*.yaml"))]
 OPTION = re.compile(r"(?<![\w./])(environment|gui_agent|replay|data\.tasks)\.([a-z]\w*)\b(?![(])")
@@ -29,7 +28,7 @@ NO_OPTION = {"md", "py", "json", "jsonl", "yaml", *vars(DesktopEnvironment)}
 def test_every_option_and_choice_that_a_document_names_exists(document):
     text = document.read_text(encoding="utf-8")
     for section, option in OPTION.findall(text):
-        assert option in OPTIONS[section] | NO_OPTION or removal(f"{section}.{option}"), f"{section}.{option}"
+        assert option in OPTIONS[section] | NO_OPTION, f"{section}.{option}"
     for group, choice in re.findall(r"\+(baseline|policy)=(\w+)", text):
         assert (ROOT / "recipes" / group / f"{choice}.yaml").is_file()
     for name in re.findall(r"--config-name (\w+)", text):

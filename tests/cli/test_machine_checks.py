@@ -33,3 +33,11 @@ def test_beside_easyr1_no_gpu_is_no_reason_to_train_the_recipe_of_verls(monkeypa
     monkeypatch.setattr(machine, "another_verl", lambda: other)
     finding = machine._check_gpu()
     assert not finding.ok and ("VERL_PLATFORM=cpu" in finding.remedy) is says_cpu
+
+
+def test_kvm_must_open(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "KVM", str(tmp_path))
+    assert machine._check_kvm().ok
+    monkeypatch.setattr(machine, "KVM", str(tmp_path / "none"))
+    finding = machine._check_kvm()
+    assert not finding.ok and "is missing, or this user may not use it" in finding.detail

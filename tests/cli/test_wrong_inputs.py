@@ -176,8 +176,7 @@ WRONG_RECIPES = {
     },
     "families": {
         "data.train_files=familes:training:3 data.val_files=embedded gui_agent.context=windows critic.enable=true "
-        "gui_agent.max_screenshots=0 algorithm.episode_weight=rows +algorithm.step_credit.kind=anchor": (
-            "algorithm.step_credit was removed: ",
+        "gui_agent.max_screenshots=0 algorithm.episode_weight=rows": (
             "gui_agent.context must be one of full, window, segments, got 'windows'; did you mean window?",
             "gui_agent.max_screenshots must be from 1, got 0",
             "algorithm.episode_weight must be one of tokens, equal, got 'rows'",
@@ -200,9 +199,8 @@ WRONG_RECIPES = {
     },
     "osworld_full": {
         "environment.provider=dokcer +environment.wait_s=soon +environment.action_pause_s=-1 +environment.num_desktop=3 "
-        "+gui_agent.grammar=qwen3_vl +data.trian_files=tasks.json": (
+        "+data.trian_files=tasks.json": (
             "data.trian_files is not an option of veRL's; did you mean data.train_files?",
-            "gui_agent.grammar was removed: gui_agent.model_family sets prompt and grammar together",
             "No task files for training given. Add data.train_files=PATH.",
             "No task files for validation given. Add data.val_files=PATH.",
             "environment.num_desktop is not an option; did you mean environment.num_desktops?",
@@ -211,10 +209,9 @@ WRONG_RECIPES = {
         )
     },
     "osworld_full_async": {
-        f"{TASKS} actor_rollout_ref.actor.fsdp_config.param_offload=true +replay.correction=truncated "
+        f"{TASKS} actor_rollout_ref.actor.fsdp_config.param_offload=true "
         "trainer.v1.sampler.custom_sampler.name=ReplaySampler algorithm.filter_groups.enable=true "
         "algorithm.filter_groups.metric=null environment.screen_size=[1280,720] +gui_agent.model_family=opencua": (
-            "replay.correction was removed: our study found no difference from the default",
             "environment.screen_size must be [1920, 1080] with OSWorld's own machine, got [1280, 720]; set it so, or give",
             "gui_agent.model_family=opencua was removed: it cannot be trained",
             "trainer.v1.sampler.custom_sampler.name must be ReplaySamplerAsync with trainer.v1.trainer_mode=separate_async",
@@ -224,10 +221,8 @@ WRONG_RECIPES = {
     },
     "osworld_subset32": {
         "data.train_files=embedded data.val_files=embedded data.tasks.ids=[dialog-confirm-yse] +replay.std=populatoin "
-        "+replay.mode=resume "
         "actor_rollout_ref.model.path=./nowhere data.tasks.sampling=frontier data.dataloader_num_workers=4 "
         "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image=3": (
-            "replay.mode was removed: rollouts that began within a success ended 25 points below injected successes",
             "replay.std must be population or sample, got 'populatoin'; did you mean population?",
             "data.dataloader_num_workers must be 0 with data.tasks.sampling=frontier, got 4; set it so, or set data.tasks.sampling=uniform",
             "actor_rollout_ref.rollout.engine_kwargs.vllm.limit_mm_per_prompt.image must be at least the 15 screenshots",

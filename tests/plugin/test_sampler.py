@@ -855,7 +855,6 @@ def test_the_jobs_desktops_boot_with_the_sampler_and_are_read_with_the_step(empt
         ("+replay.capacity_per_task=0", "replay.capacity_per_task must be positive"),
         ("+environment.num_desktop=1", "did you mean environment.num_desktops"),
         (f"+{SAMPLER_SECTION}.poll_intervall_s=1", "did you mean trainer.v1.sampler.sampler_kwargs.poll_interval_s"),
-        (f"+{SAMPLER_SECTION}.replay={{}}", "sampler_kwargs.replay was removed: it was a copy of replay; leave it out"),
     ],
 )
 def test_a_bad_recipe_is_refused_before_anything_starts(sampler, override, message):

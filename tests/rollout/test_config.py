@@ -24,7 +24,6 @@ from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
             "gui_agent.model_family=no.such:FAMILY cannot be imported: No module",
         ),
         ({"model_family": "arpo_verl.types:Size"}, "must name a ModelFamily, got 'arpo_verl.types:Size', of type"),
-        ({"grammar": "qwen25_vl"}, "gui_agent.grammar was removed: gui_agent.model_family sets prompt and grammar"),
         ({"language": ""}, "gui_agent.language"),
         (
             {"model_family": "small", "language": "German"},
