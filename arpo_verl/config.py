@@ -8,7 +8,7 @@ import difflib
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, get_args, get_type_hints
 
 from arpo_verl.errors import ArpoError, ConfigError, SeveralErrors
 from arpo_verl.removed_options import removal
@@ -16,6 +16,8 @@ from arpo_verl.removed_options import removal
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+P = ParamSpec("P")
+T = TypeVar("T")
 ConfigT = TypeVar("ConfigT", bound="DataclassInstance")
 
 
@@ -67,6 +69,29 @@ class Problems:
             raise SeveralErrors(*distinct)
         for error in distinct:
             raise error
+
+
+class Checks(Problems):
+    """Makes one check after the other. If one crashes on an unusual recipe, the others still report what they find."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._failure: Exception | None = None
+
+    def run(self, check: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Return what the check returns; None if it found a problem or crashed."""
+        try:
+            with self.gather():
+                return check(*args, **kwargs)
+        except Exception as error:
+            self._failure = self._failure or error
+        return None
+
+    def raise_all(self) -> None:
+        """Raise the problems that were found; if there are none, raise what crashed."""
+        super().raise_all()
+        if self._failure is not None:
+            raise self._failure
 
 
 def build_config(cls: type[ConfigT], section: str, values: Mapping[str, Any] | None) -> ConfigT:

@@ -33,9 +33,8 @@ from arpo_verl.desktop import packages
 from arpo_verl.easyr1.settings import read_config
 from arpo_verl.errors import ActionParseError
 from arpo_verl.models.family import load_family
-from arpo_verl.plugin.recipe.combinations import RULES
-from arpo_verl.plugin.recipe.footprint import model_shape
-from arpo_verl.plugin.recipe.rules import Recipe, check_rules
+from arpo_verl.plugin.recipe.options import Recipe
+from arpo_verl.plugin.recipe.silent import check_silent
 from arpo_verl.plugin.recipe.values import check_by_verl
 from arpo_verl.records import layout
 from arpo_verl.replay.store.persistence import Fingerprint, save_store
@@ -183,7 +182,7 @@ def check_trainer(words):
 
 
 def check_own_configuration(text, args):
-    """It composes without our folder, gets all of `arpo`, and veRL and our rules refuse nothing but absent files."""
+    """It composes without our folder, gets all of `arpo`, and neither veRL nor we refuse anything but absent files."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "mine.yaml").write_text(text)
         name = args.config_name if args.config_dir else "ppo_trainer"
@@ -191,7 +190,7 @@ def check_own_configuration(text, args):
     assert "arpo_verl" in config.hydra.callbacks and config.algorithm.adv_estimator == "replay_grpo"
     if args.config_dir:
         check_by_verl(config)
-        check_rules(RULES, Recipe(config, model_shape(config.actor_rollout_ref.model.path)))
+        check_silent(Recipe(config))
 
 
 def check_recipe(name, overrides):

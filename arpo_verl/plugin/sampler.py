@@ -23,7 +23,7 @@ from arpo_verl.plugin.checkpoints import restore_store
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.padding import MiniBatches
 from arpo_verl.plugin.queue import TRAINING, VALIDATION, Batch
-from arpo_verl.plugin.recipe.rules import Recipe
+from arpo_verl.plugin.recipe.options import Recipe
 from arpo_verl.plugin.run_folder import require_shared
 from arpo_verl.plugin.step_metrics import SCORED_METRICS, StepMetrics, staleness_without
 from arpo_verl.plugin.trainer_state import TrainerState, trainer_state

@@ -7,7 +7,7 @@ from support.pictures import screenshot
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.plugin.model_inputs import ModelInputs
-from arpo_verl.plugin.recipe.rules import Recipe
+from arpo_verl.plugin.recipe.options import Recipe
 from arpo_verl.plugin.rows import replay_tag
 from arpo_verl.replay.rules import RowLimits, check_replayable
 from arpo_verl.replay.trajectory import StoredTrajectory

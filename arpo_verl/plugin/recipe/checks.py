@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from arpo_verl.config import ConfigT, Problems, build_config, require
+from arpo_verl.config import Checks, ConfigT, Problems, build_config, did_you_mean, require
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.provider_checks import check_provider
 from arpo_verl.environments.providers import PROVIDERS
@@ -16,11 +17,10 @@ from arpo_verl.files import check_place
 from arpo_verl.footprint import Model, screenshot_tokens, sequence_tokens
 from arpo_verl.harness.loading import load_program
 from arpo_verl.models.family import FULL, check_model_type, check_trainable, read_model_type
-from arpo_verl.plugin.recipe.combinations import ENGINE, RULES
 from arpo_verl.plugin.recipe.footprint import longest_instruction, model_folder, model_shape, read_run
-from arpo_verl.plugin.recipe.named import check_named
+from arpo_verl.plugin.recipe.options import Recipe
 from arpo_verl.plugin.recipe.resuming import check_resume
-from arpo_verl.plugin.recipe.rules import Checks, Recipe, check_rules
+from arpo_verl.plugin.recipe.silent import check_silent
 from arpo_verl.plugin.recipe.values import check_by_verl, check_filled, check_values, is_default, is_given
 from arpo_verl.plugin.settings import PolicyFiles, episode_weight_of, plain_section
 from arpo_verl.plugin.trainer_state import TrainerState
@@ -30,7 +30,7 @@ from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
 from arpo_verl.rollout.vision import ImageGeometry, check_pixel_limits
 from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
 from arpo_verl.tasks.validation import check_tasks_run_here
-from arpo_verl.versions import require_verl
+from arpo_verl.versions import pip_install, require_verl
 
 # Paths in a recipe: those that it writes to, and those that it may read on this machine.
 _WRITTEN = (
@@ -47,6 +47,17 @@ _MADE_HERE = {
     ".cache/policy": "python -m arpo_verl.policy embedded --out .cache/policy",
     ".cache/seeing": "python -m arpo_verl.policy seeing --out .cache/seeing",
 }
+# veRL's loggers that need a package of their name, with the variables and files that any of can log them in.
+_LOGGERS: dict[str, tuple[str, ...]] = {
+    "wandb": ("WANDB_API_KEY", "WANDB_MODE", "NETRC", "~/.netrc", "~/.config/wandb/settings", "wandb/settings"),
+    "swanlab": ("SWANLAB_API_KEY", "SWANLAB_MODE", "~/.swanlab"),
+    "volcengine_ml_platform": ("VOLC_ACCESS_KEY_ID",),
+    "clearml": ("CLEARML_API_ACCESS_KEY", "CLEARML_CONFIG_FILE", "CLEARML_OFFLINE_MODE", "~/clearml.conf"),
+    "mlflow": (),
+    "tensorboard": (),
+    "trackio": (),
+}
+_PACKAGES = {"tracking": "wandb", "vemlp_wandb": "volcengine_ml_platform"}
 _ADD_ARPO = "add `- arpo` after ppo_trainer to its defaults, or +plugin=arpo to the command line"
 # `ray start` writes here which cluster this machine is part of.
 RAY_CLUSTER_FILE = Path("/tmp/ray/ray_current_cluster")
@@ -68,7 +79,7 @@ def check_recipe(config: DictConfig, recipe: Path | None = None, overrides: Sequ
         checks.run(check_values, config)
         checks.run(check_by_verl, config)
     else:  # the other checks do not know the sections of another engine
-        checks.run(ENGINE.check, Recipe(config))
+        checks.run(_refuse_engine, config)
     environment = checks.run(_section_of, EnvironmentConfig, "environment", config)
     agent = checks.run(_section_of, GuiAgentConfig, "gui_agent", config)
     replay = checks.run(_section_of, ReplayConfig, "replay", config)
@@ -77,7 +88,7 @@ def check_recipe(config: DictConfig, recipe: Path | None = None, overrides: Sequ
         checks.run(check, config)
     if uses_fsdp:
         model = checks.run(model_shape, str(OmegaConf.select(config, "actor_rollout_ref.model.path")))
-        checks.run(check_rules, RULES, Recipe(config, model))
+        checks.run(check_silent, Recipe(config))
         checks.run(check_resume, config)
     checks.run(_check_filter, config)
     checks.run(lambda: TrainerState(config).sampler if _has_our_sampler(config) else None)
@@ -155,9 +166,30 @@ def _check_ray_folder(config: DictConfig) -> None:
         require(fits, name, "at most 39 bytes long, since Ray makes sockets below it", folder, "set it to /tmp")
 
 
-def _check_named(config: DictConfig) -> None:
-    if not joins_cluster(config):  # its nodes have files and packages of their own
-        check_named(config)
+def _check_loggers(config: DictConfig) -> None:
+    """Look now for each logger's package and key, since veRL does only when the models are loaded."""
+    from verl.utils.tracking import Tracking
+
+    problems, loggers = Problems(), OmegaConf.select(config, "trainer.logger") or ()
+    known = [*Tracking.supported_backend, "tracking"]  # the last is an older name that veRL still takes
+    for logger in [loggers] if isinstance(loggers, str) else loggers:
+        module = _PACKAGES.get(logger, logger)
+        with problems.gather():
+            hint = did_you_mean(logger, known).removeprefix("; ") or "correct it"
+            require(logger in known, "trainer.logger", f"of {', '.join(known)}", logger, hint)
+            if module in _LOGGERS and not joins_cluster(config):  # its nodes have packages of their own
+                keys = _LOGGERS[module]
+                given = {*os.environ, *(OmegaConf.select(config, "ray_kwargs.ray_init.runtime_env.env_vars") or {})}
+                has_key = not keys or any(key in given or Path(key).expanduser().exists() for key in keys)
+                remedy = "".join((f"{pip_install(module)}, ", *(f"set {key}, " for key in keys[:1]), "or leave it out"))
+                ready = has_key and importlib.util.find_spec(module) is not None
+                require(ready, "trainer.logger", "of loggers that are installed and logged in", logger, remedy)
+    problems.raise_all()
+
+
+def _refuse_engine(config: DictConfig) -> None:
+    expected = "dp, which is FSDP: we never tried rows of screenshots with veRL's other engines"
+    require(False, "model_engine", expected, config.model_engine, "leave it out")
 
 
 def _desktops_are_here(config: DictConfig, environment: EnvironmentConfig) -> bool:
@@ -341,7 +373,7 @@ _FOR_ALL = (
     _check_paths,
     _check_places,
     _check_ray_folder,
-    _check_named,
+    _check_loggers,
     _check_mode,
     _check_pixels,
     _check_episode_weight,

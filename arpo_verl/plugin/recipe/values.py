@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 
 from arpo_verl.config import Problems, did_you_mean, one_of, require
 from arpo_verl.errors import ConfigError
@@ -41,28 +41,15 @@ _NUMBERS = {
     "actor_rollout_ref.actor.ppo_mini_batch_size": 1,
     "actor_rollout_ref.rollout.n": 1,
 }
-# Their values may have another type than veRL's default.
-_OF_SEVERAL_KINDS = (
-    "algorithm.rollout_correction.rollout_is_threshold",
-    "algorithm.rollout_correction.rollout_rs_threshold",
-)
-# Their options are checked by name elsewhere, or may have any name.
+_NUMBER_OR_TEXT = "algorithm.rollout_correction.rollout_is_threshold"
+# Our options are checked by name elsewhere, and others may have any name.
 _OURS = ("gui_agent", "environment", "replay", "run_dir", "variant")
 _CHOICES = ("baseline", "context", "engine", "policy")
 _NOT_COMPARED = (*_OURS, "data.tasks", "ray_kwargs", "hydra", "model_engine")
 # Sections that veRL turns into objects in a worker, minutes later. It checks their values only then.
 _OBJECTS = ("actor_rollout_ref.actor", "actor_rollout_ref.rollout", "trainer.v1.separate_async.hybrid_rollout")
-_REFUSALS = (
-    AssertionError,
-    AttributeError,
-    HydraException,
-    LookupError,
-    NotImplementedError,
-    OmegaConfBaseException,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+# Estimators that need something that the V1 trainer does not compute.
+_WITHOUT_V1 = {"remax", "gdpo", "optimal_token_baseline", "tir_optimal_token_baseline"}
 _OUR_SAMPLERS = "pkg://arpo_verl.plugin.sampler"
 
 
@@ -86,8 +73,7 @@ def check_values(config: DictConfig) -> None:
     """Refuse values that no run could start with.
 
     Raises:
-        ConfigError: lists each removed option, each value that is missing or not a number, and each reference to a
-            name that does not exist.
+        ConfigError: lists each removed option, and each value that is missing or of the wrong kind.
     """
     problems = Problems()
     given = OmegaConf.to_container(config, resolve=False)
@@ -95,9 +81,7 @@ def check_values(config: DictConfig) -> None:
     for name, message in _NEEDED.items():
         if not is_given(config, name):
             problems.errors.append(ConfigError(message))
-    leaves = dict(_leaves(given))
-    wrong = (*_wrong_numbers(config), *_wrong_kinds(config, leaves), *_dead_references(config, leaves))
-    problems.errors += [ConfigError(message) for message in wrong]
+    problems.errors += [ConfigError(message) for message in _wrong_kinds(config)]
     problems.raise_all()
 
 
@@ -128,26 +112,23 @@ def check_by_verl(config: DictConfig) -> None:
     from verl.trainer.ppo.utils import need_reference_policy
     from verl.utils.config import omega_conf_to_dataclass, validate_config
 
-    from arpo_verl.plugin.recipe.rehearsal import rehearsals  # torch
-
-    given = dict(_leaves(OmegaConf.to_container(config, resolve=False)))
-    if any((*_wrong_numbers(config), *_wrong_kinds(config, given))):
+    if any(_wrong_kinds(config)):
         return  # veRL would only fail in its arithmetic
     problems = Problems()
-    objects: list[Any] = []
+    with problems.gather(), _in_verls_words():
+        own = OmegaConf.masked_copy(config, [str(name) for name in config if name != "hydra"])
+        OmegaConf.to_container(own, resolve=True)  # as veRL does at its start
     with problems.gather(), _in_verls_words():
         validate_config(config, need_reference_policy(config), use_critic=False)
     for name in _OBJECTS:
         with problems.gather(), _in_verls_words():
-            objects.append(omega_conf_to_dataclass(OmegaConf.select(config, name)))
-    if not problems.errors and len(objects) == len(_OBJECTS):
-        for rehearse in rehearsals(objects[0], config.algorithm.get("rollout_correction") or {}):
-            with problems.gather(), _in_verls_words():
-                rehearse()
-    # A user's own sampler may bring an estimator, and a library for the workers may bring a loss.
+            omega_conf_to_dataclass(OmegaConf.select(config, name))
+    # veRL looks for these two names only after the first rollouts. A user's own sampler may bring an estimator, and a
+    # library for the workers may bring a loss.
     if OmegaConf.select(config, "trainer.v1.sampler.custom_sampler.path") in (None, _OUR_SAMPLERS):
         with problems.gather():
-            _check_name(config, "algorithm.adv_estimator", {*ADV_ESTIMATOR_REGISTRY, "replay_grpo"})
+            known = {*ADV_ESTIMATOR_REGISTRY, "replay_grpo"} - _WITHOUT_V1
+            _check_name(config, "algorithm.adv_estimator", known)
     if config.actor_rollout_ref.model.get("external_lib") is None:
         with problems.gather():
             _check_name(config, "actor_rollout_ref.actor.policy_loss.loss_mode", POLICY_LOSS_REGISTRY)
@@ -156,17 +137,17 @@ def check_by_verl(config: DictConfig) -> None:
 
 @contextlib.contextmanager
 def _in_verls_words() -> Iterator[None]:
-    """Turn an error of veRL's checks into one of ours. What they print is hidden."""
+    """Turn whatever veRL's checks raise into an error of ours. What they print is hidden."""
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
-    except _REFUSALS as error:
+    except ImportError:
+        pass  # a package is not installed here
+    except Exception as error:
         said = _words_of(error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error)
         if "vllm version None" not in said:  # vLLM is not installed here; `doctor` checks packages
             raise ConfigError(f"veRL refuses the recipe: {said}") from error
-    except ImportError:
-        pass  # a package is not installed here
 
 
 def _words_of(error: BaseException) -> str:
@@ -186,46 +167,21 @@ def _has(node: Any, name: str) -> bool:
     return isinstance(node, Mapping) and first in node and (not rest or _has(node[first], rest))
 
 
-def _wrong_numbers(config: DictConfig) -> Iterator[str]:
-    for name, least in _NUMBERS.items():
-        try:
-            value = OmegaConf.select(config, name)
-        except OmegaConfBaseException:  # reported as a reference
-            continue
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or (least is not None and value < least):
-            expected = "a number" if least is None else f"a number of at least {least}"
-            yield f"{name} must be {expected}, got {value!r}"
-
-
-def _wrong_kinds(config: DictConfig, given: Mapping[str, Any]) -> Iterator[str]:
-    """Find text where veRL has a number or a boolean: veRL would read `flase` as true."""
+def _wrong_kinds(config: DictConfig) -> Iterator[str]:
+    """Find text where veRL has a number or a boolean, since it would read `flase` as true, and bad `_NUMBERS`."""
     for name, default in _leaves(verls_defaults()):
-        value = given.get(name)
-        is_number = isinstance(default, (bool, int, float)) and name not in (*_NUMBERS, *_OF_SEVERAL_KINDS)
-        if not is_number or not isinstance(value, str):
-            continue
-        if "${" in value:
-            try:
-                value = OmegaConf.select(config, name, throw_on_missing=False)
-            except OmegaConfBaseException:  # reported as a reference
-                continue
-        if isinstance(value, str):
-            yield f"{name} must be {'true or false' if isinstance(default, bool) else 'a number'}, got {value!r}"
-
-
-def _dead_references(config: DictConfig, given: Mapping[str, Any]) -> Iterator[str]:
-    """Find `${...}` of names that do not exist: veRL resolves the whole recipe at its start."""
-    for name, text in given.items():
-        if not isinstance(text, str) or "${" not in text:
+        if not isinstance(default, (bool, int, float)) or name == _NUMBER_OR_TEXT:
             continue
         try:
-            OmegaConf.select(config, name)
-        except InterpolationKeyError as error:
-            missing = str(error).partition("'")[2].partition("'")[0]
-            yield f"{name} refers to {missing or text}, which the recipe does not have{did_you_mean(missing, given)}"
-        except OmegaConfBaseException:  # from a resolver, which may need what is set later
+            value = OmegaConf.select(config, name, throw_on_missing=False)
+        except OmegaConfBaseException:  # veRL refuses the reference
             continue
+        least = _NUMBERS.get(name)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if name in _NUMBERS and (not is_number or (least is not None and value < least)):
+            yield f"{name} must be {'a number' if least is None else f'a number of at least {least}'}, got {value!r}"
+        elif isinstance(value, str):
+            yield f"{name} must be {'true or false' if isinstance(default, bool) else 'a number'}, got {value!r}"
 
 
 def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

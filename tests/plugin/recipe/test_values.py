@@ -5,7 +5,7 @@ from support.composed import compose_recipe
 
 from arpo_verl.config import Problems
 from arpo_verl.errors import ConfigError
-from arpo_verl.plugin.recipe.values import check_filled, check_values, doubtful_names, verls_defaults
+from arpo_verl.plugin.recipe.values import check_by_verl, check_filled, check_values, doubtful_names, verls_defaults
 
 TASKS = ("data.train_files=embedded", "data.val_files=embedded")
 ADDED = (
@@ -52,11 +52,16 @@ def test_a_path_of_verls_own_example_counts_as_not_given():
 
 
 def test_no_number_and_a_reference_that_leads_nowhere_are_told():
-    assert problems_of(*TASKS, "trainer.nnodes=null", "data.train_batch_size=${data.train_batchsize}") == [
+    assert problems_of(*TASKS, "trainer.nnodes=null", "trainer.save_freq=true") == [
         "trainer.nnodes must be a number of at least 1, got None",
-        "data.train_batch_size refers to data.train_batchsize, which the recipe does not have; did you mean "
-        "data.train_batch_size?",
+        "trainer.save_freq must be a number, got True",
     ]
+    problems = Problems()
+    with problems.gather():
+        check_by_verl(compose_recipe("embedded", *TASKS, "data.train_batch_size=${data.train_batchsize}"))
+    assert str(problems.errors[0]).startswith(
+        "veRL refuses the recipe: Interpolation key 'data.train_batchsize' not found"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,93 @@
+"""Read a composed recipe by the names of its options."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from arpo_verl.models.family import FULL, load_family
+from arpo_verl.plugin.recipe.footprint import has_reference, num_training_rows, sequence_parallel_size, steps_of_epochs
+from arpo_verl.replay.rules import RowLimits
+
+_SHORT = ("actor", "model", "ref", "rollout")
+
+
+def full_name(option: str) -> str:
+    """Return an option's name as the command line takes it. Here `actor_rollout_ref.` may be left out."""
+    return f"actor_rollout_ref.{option}" if option.partition(".")[0] in _SHORT else option
+
+
+class Recipe:
+    """A composed recipe. `recipe["rollout.n"]` is an option's value, or None if the recipe does not have it."""
+
+    def __init__(self, config: DictConfig) -> None:
+        self.config = config
+
+    def __getitem__(self, name: str) -> Any:
+        return OmegaConf.select(self.config, full_name(name), throw_on_missing=False)
+
+    @property
+    def mode(self) -> str:
+        """The trainer's mode."""
+        return str(self["trainer.v1.trainer_mode"])
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs that train."""
+        return int(self["trainer.nnodes"] * self["trainer.n_gpus_per_node"])
+
+    @property
+    def gpus_per_engine(self) -> int:
+        """Number of GPUs of one rollout engine."""
+        sizes = (f"rollout.{kind}_parallel_size" for kind in ("tensor_model", "data", "pipeline_model"))
+        return int(math.prod(self[size] or 1 for size in sizes))
+
+    @property
+    def splits(self) -> dict[str, int]:
+        """Options that limit the tokens of a GPU -> the GPUs that split a sequence. Only dynamic batches read them."""
+        if not self["actor.use_dynamic_bsz"]:
+            return {}
+        splits = dict.fromkeys(("actor.ppo", "rollout.log_prob"), sequence_parallel_size(self.config))
+        splits |= {"ref.log_prob": sequence_parallel_size(self.config, "ref")} if has_reference(self.config) else {}
+        return {f"{name}_max_token_len_per_gpu": split for name, split in splits.items()}
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence that the recipe allows."""
+        return int(self["data.max_prompt_length"] + self["data.max_response_length"])
+
+    def row_limits(self, vocabulary: int) -> RowLimits:
+        """Return the limits of a row that this run makes and trains on. A harness's first prompt may fill a row."""
+        prompt, response = self["rollout.prompt_length"], self["rollout.response_length"]
+        most = [prompt + response, self["rollout.max_model_len"]]
+        most += [(self[option] or 0) * split for option, split in self.splits.items()]  # veRL asserts that a row fits
+        total = min(filter(None, most))
+        has_harness = self["gui_agent.harness"] is not None
+        return RowLimits(total if has_harness else prompt, response, total, vocabulary)
+
+    @cached_property
+    def tasks(self) -> int | None:
+        """Rows of the training data; None if it cannot be read."""
+        return num_training_rows(self.config)
+
+    @cached_property
+    def steps(self) -> int | None:
+        """Steps in all epochs; None if the training data cannot be read."""
+        return steps_of_epochs(self.config)
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether the run has a critic, as veRL's `need_critic` decides."""
+        enable = self["critic.enable"]
+        return bool(self["algorithm.adv_estimator"] == "gae" if enable is None else enable)
+
+    @property
+    def has_several_rows(self) -> bool:
+        """Whether an episode has, or may have, several rows."""
+        if self["gui_agent.harness"] is not None:
+            return True
+        usual = load_family(str(self["gui_agent.model_family"] or "ui_tars_15")).context
+        return bool((self["gui_agent.context"] or usual) != FULL)
