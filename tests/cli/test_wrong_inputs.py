@@ -175,13 +175,12 @@ WRONG_RECIPES = {
         )
     },
     "families": {
-        "data.train_files=familes:training:3 data.val_files=embedded gui_agent.context=windows critic.enable=true "
+        "data.train_files=familes:training:3 data.val_files=embedded gui_agent.context=windows algorithm.adv_estimator=rloo "
         "gui_agent.max_screenshots=0 algorithm.episode_weight=rows": (
             "gui_agent.context must be one of full, window, segments, got 'windows'; did you mean window?",
             "gui_agent.max_screenshots must be from 1, got 0",
             "algorithm.episode_weight must be one of tokens, equal, got 'rows'",
-            "critic.enable must be false with episodes of several rows: ",
-            "critic.enable must be false with algorithm.adv_estimator=replay_grpo, which does not use a critic's ",
+            "algorithm.adv_estimator must be replay_grpo or grpo with episodes of several rows: ",
             f"{MODEL} '.cache/seeing'",
             "'familes' in NAME:ARGUMENT is not a source of tasks; there are cua_gym, families; did you mean families?",
         )
@@ -215,7 +214,7 @@ WRONG_RECIPES = {
             "environment.screen_size must be [1920, 1080] with OSWorld's own machine, got [1280, 720]; set it so, or give",
             "gui_agent.model_family=opencua was removed: it cannot be trained",
             "trainer.v1.sampler.custom_sampler.name must be ReplaySamplerAsync with trainer.v1.trainer_mode=separate_async",
-            "actor_rollout_ref.actor.fsdp_config.param_offload must be false with trainer_mode=separate_async and several",
+            "actor_rollout_ref.actor.fsdp_config.param_offload must be false with separate_async and several",
             "algorithm.filter_groups.metric must be the name of a reward, such as `reward`, got None",
         )
     },

@@ -301,10 +301,11 @@ def _adapters(recipe: Recipe) -> Refusals:
     if adapter and not has_rank:
         reason = "null without actor_rollout_ref.model.lora_rank: veRL would not load it, and would train all weights"
         yield "model.lora_adapter_path", reason, "set lora_rank to the adapter's rank"
-    # The engine loads no adapters of the image encoder. Names in a list match in it too; a pattern is the user's own.
+    # By default vLLM loads no adapter of the image encoder. Names in a list match in it too; a pattern is the user's.
     # workers/engine/fsdp/transformer_impl.py | "exclude_modules": convert_to_regular_types(
-    target, merges = recipe["model.target_modules"], recipe["model.lora.merge"]
+    is_loaded = recipe["model.lora.merge"] or recipe["rollout.engine_kwargs.vllm.enable_tower_connector_lora"]
+    target = recipe["model.target_modules"]
     is_pattern = isinstance(target, str) and target != "all-linear"
-    if has_rank and not (adapter or merges or is_pattern or "visual" in str(recipe["model.exclude_modules"])):
+    if has_rank and not (adapter or is_loaded or is_pattern or "visual" in str(recipe["model.exclude_modules"])):
         reason = "a pattern with `visual`: the engine would not load the adapter that the image encoder gets"
         yield "model.exclude_modules", reason, f"set {full_name('model.exclude_modules')}='.*visual.*'"
