@@ -17,6 +17,7 @@ REQUIREMENTS = [
     "aiohttp",
     "fastapi",
     "filelock",
+    "msgspec>=0.18",
     "numpy",
     "pillow",
     "pyyaml",

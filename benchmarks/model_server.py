@@ -8,7 +8,6 @@ It knows `GET /v1/models` and `POST /v1/chat/completions` with image messages, a
 from __future__ import annotations
 
 import asyncio
-import base64
 import io
 import json
 import sys
@@ -22,6 +21,7 @@ from uuid import uuid4
 from PIL import Image
 
 from arpo_verl.cpu.lone import load_engine
+from arpo_verl.harness.chat_completions import ChatMessage, image_bytes, read_request, write_answer
 
 NAME = "policy"
 END_OF_TURN = "<|im_end|>"
@@ -46,8 +46,10 @@ class ModelServer(ThreadingHTTPServer):
     def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """What the API answers to a request for a reply."""
         processor = self.engine.processor
-        images: list[Image.Image] = []
-        messages = [{**message, "content": _parts(message["content"], images)} for message in body["messages"]]
+        read = read_request(body)
+        urls = [url for message in read.messages for url in message.images]
+        images = [Image.open(io.BytesIO(image_bytes(url))).convert("RGB") for url in urls]
+        messages = [message.shown() for message in read.messages]
         text = processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         prompt_ids = processor(text=[text], images=images or None, return_tensors="pt")["input_ids"][0].tolist()
         params = {name: body[name] for name in SAMPLING if name in body}
@@ -57,21 +59,8 @@ class ModelServer(ThreadingHTTPServer):
         ended = output.token_ids[-1] == tokenizer.convert_tokens_to_ids(END_OF_TURN)
         written = output.token_ids[: -1 if ended else None]
         reply = tokenizer.decode(written, skip_special_tokens=body.get("skip_special_tokens", True))
-        return {
-            "model": NAME,
-            "choices": [
-                {
-                    "index": 0,
-                    "message": {"role": "assistant", "content": reply},
-                    "finish_reason": "stop" if ended else "length",
-                }
-            ],
-            "usage": {
-                "prompt_tokens": len(prompt_ids),
-                "completion_tokens": len(output.token_ids),
-                "total_tokens": len(prompt_ids) + len(output.token_ids),
-            },
-        }
+        said = ChatMessage("assistant", reply)
+        return write_answer(NAME, said, "stop" if ended else "length", len(prompt_ids), len(output.token_ids))
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -94,19 +83,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Be still."""
-
-
-def _parts(content: Any, images: list[Image.Image]) -> list[dict[str, Any]]:
-    """A message's parts as the chat template takes them; its images are added to `images`."""
-    parts: list[dict[str, Any]] = []
-    for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
-        if part["type"] == "image_url":
-            data = base64.b64decode(part["image_url"]["url"].partition(",")[2])
-            images.append(Image.open(io.BytesIO(data)).convert("RGB"))
-            parts.append({"type": "image"})
-        else:
-            parts.append(part)
-    return parts
 
 
 if __name__ == "__main__":

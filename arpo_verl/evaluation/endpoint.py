@@ -8,43 +8,48 @@ in a row.
 from __future__ import annotations
 
 import asyncio
-import base64
-import dataclasses
 import io
+import json
 import logging
 import os
 import re
-import threading
-import time
+import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
-import requests
+import aiohttp
+import msgspec
+import requests.utils
 from PIL import Image
-from urllib3.exceptions import ConnectTimeoutError, HTTPError
 
-from arpo_verl.config import check_fields, number, require, whole
+from arpo_verl.config import require
 from arpo_verl.errors import ConfigError, EndpointError, RequestError
 from arpo_verl.evaluation.mismatch import CoordinateRange, PromptGrowth
 from arpo_verl.evaluation.policy import Sampling, reply_seed
 from arpo_verl.evaluation.results import Trial
+from arpo_verl.harness.chat_completions import (
+    NO_FILTER,
+    TURN_TOKENS,
+    ChatMessage,
+    ChatRequest,
+    ServerReply,
+    png_url,
+    read_answer,
+    write_content,
+)
 from arpo_verl.harness.policy_chat import TOO_LONG, Answer, Asked, PolicyChat
-from arpo_verl.harness.requests import Call, ChatRequest, Message, read_message
 from arpo_verl.images import LazyImage
-from arpo_verl.models.messages import text_part
 from arpo_verl.records.json_files import parse_json
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Conversation, TokenLimits, Written
 from arpo_verl.rollout.sequence import EpisodeSequence
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.types import Size, StopReason, Task
-from arpo_verl.untrusted import encodable
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 MAX_RESPONSE_BYTES = 4 << 20
 MAX_MESSAGE = 300
@@ -60,33 +65,6 @@ tokens from a reply, so these are missing when we send it back: UI-TARS marks co
 TAKE_THEM = ("vllm", "sglang", "arpo_verl")
 """Servers that know these fields, by their name in `owned_by`; others refuse unknown fields. The last one is
 `benchmarks/model_server.py`."""
-ABORTED = (
-    *("abort", "aborted", "cancelled", "canceled", "error", "failed", "timeout", "network_error"),
-    *("engine_overloaded", "insufficient_system_resource"),
-)
-"""Reasons for the end of a reply that the engine caused."""
-_CUT = ("length", "max_tokens", "model_length")
-"""Reasons for the end of a reply that had too many tokens."""
-_NO_CALL_PARSER = (
-    "start it without a parser of tool calls (vLLM: without --enable-auto-tool-choice and --tool-call-parser; SGLang: "
-    "without --tool-call-parser)"
-)
-_NO_REASONING_PARSER = "start it without a parser of reasoning (vLLM, SGLang: without --reasoning-parser)"
-_NO_FILTER = "turn its filter off, or leave the task out"
-_CALLS = dict.fromkeys(("tool_calls", "function_call"), _NO_CALL_PARSER)
-_REASONING = dict.fromkeys(("reasoning_content", "reasoning", "reasoning_details", "thinking"), _NO_REASONING_PARSER)
-_FILTERS = dict.fromkeys(
-    ("refusal", "content_filter", "safety", "sensitive", "recitation", "prohibited_content", "blocklist"), _NO_FILTER
-)
-"""Where a server puts an answer instead of the text, what it sets as `finish_reason` then, and what to do about it. The
-model's text is complete without its reasoning alone."""
-TURN_TOKENS = 16
-"""Tokens of the chat's marks around a screenshot and the next reply: eleven in Qwen's template."""
-_CHUNK_BYTES = 1 << 16
-_MANY_TOKENS = 1 << 30
-"""No sequence has so many tokens: we ignore such a count."""
-_GRACE_S = 1.0
-"""Added to the connection's own limits, whose errors say better what was wrong."""
 _CONTEXT_LENGTH = re.compile(rb"context[_ ]length", re.IGNORECASE)
 """Part of the refusal of a request that is too long: OpenAI's code, and the words of vLLM and SGLang."""
 _FILTERED = re.compile(rb"content_filter|data_inspection_failed|content_policy_violation", re.IGNORECASE)
@@ -96,33 +74,25 @@ _STRUCTURE = r"<\|(?:im_start|im_end|endoftext|vision_start|vision_end|vision_pa
 _MARKS = r"<\|(?:object_ref|box|quad)_(?:start|end)\|>"
 
 
-@dataclass(frozen=True)
-class Patience:
-    """These limits are for one request."""
-
-    timeout_s: Annotated[float, number(lambda x: x > 0, "more than 0 seconds")] = 300.0
-    """Time-out from the connection to the last byte: a busy server lets a request wait before it writes a word."""
-    attempts: Annotated[int, whole(1)] = 6
-    """Attempts in all, if the server is overloaded, broken or gone."""
-    rest_s: Annotated[float, number(lambda x: x >= 0, "0 or more seconds")] = 2.0
-    """Pause before the second attempt, doubled before each further one; a server may ask for up to a minute."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-
 class Endpoint:
-    """This sends requests to the two addresses of a server that we need.
+    """Client of a server's two addresses that we need.
+
+    We do not use OpenAI's own client: it reads a body of any size, unpacks it, and checks none of its fields.
 
     Args:
         url: URL of its API, `http://HOST:PORT/v1`; without a path it gets `/v1`.
         api_key: sent as a bearer token; it never appears in a message, record or setting.
+        timeout_s: time-out of a request up to its last byte: a busy server lets it wait before it writes a word.
+        attempts: attempts in all, if the server is overloaded, broken or gone.
+        rest_s: pause before the second attempt, doubled before each further one.
 
     Raises:
         ConfigError: this is no such URL, or it contains a key, which would be recorded.
     """
 
-    def __init__(self, url: str, api_key: str | None = None, patience: Patience | None = None):
+    def __init__(
+        self, url: str, api_key: str | None = None, timeout_s: float = 300.0, attempts: int = 6, rest_s: float = 2.0
+    ):
         try:
             parts = urlsplit(url)
             ok = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -134,9 +104,16 @@ class Endpoint:
         require(ok, "--endpoint", "an URL such as http://127.0.0.1:8000/v1", shown, remedy)
         self.url = url.rstrip("/") + ("" if parts.path.strip("/") else "/v1")
         self._key = api_key
-        self._patience = patience or Patience()
+        self._timeout_s = timeout_s
+        self._attempts = attempts
+        self._rest_s = rest_s
         # The environment's proxies cannot reach this machine's loopback.
-        self._by_proxy = parts.hostname not in ("127.0.0.1", "::1", "localhost")
+        is_local = parts.hostname in ("127.0.0.1", "::1", "localhost")
+        proxies = {} if is_local else requests.utils.get_environ_proxies(self.url)
+        self._proxy = requests.utils.select_proxy(self.url, proxies)
+        # Some builds of Python find no certificates of the system.
+        self._tls = ssl.create_default_context()
+        self._tls.load_verify_locations(requests.utils.DEFAULT_CA_BUNDLE_PATH)
 
     async def reply(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the answer of `chat/completions`.
@@ -152,50 +129,44 @@ class Endpoint:
         return await self._ask("GET", "models", None)
 
     async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        for attempt in range(1, self._patience.attempts + 1):
+        for attempt in range(self._attempts):
             try:
-                return await self._in_time(partial(self._request, method, path, body))
-            except _Again as again:
-                if attempt == self._patience.attempts:
-                    raise EndpointError(again.explain(self.url, path, attempt)) from again
-                if attempt == 1 and isinstance(again, _NoConnection):
-                    logger.warning("no server answers at %s yet (%s); we try again", self.url, again)
-                rest_s = self._patience.rest_s * 2 ** (attempt - 1)
-                await asyncio.sleep(min(max(rest_s, again.after_s), LONGEST_REST_S))
-        raise AssertionError("at least one attempt")
+                return await self._request(method, path, body)
+            except _Again as error:
+                again = error
+            if attempt == 0 and isinstance(again.__cause__, aiohttp.ClientConnectorError):
+                logger.warning("no server answers at %s yet (%s); we try again", self.url, again)
+            if attempt + 1 < self._attempts:
+                await asyncio.sleep(min(max(self._rest_s * 2**attempt, again.after_s), LONGEST_REST_S))
+        raise EndpointError(
+            f"{self.url} gave no usable answer to {path} in {self._attempts} attempts: {again}; check the address, and "
+            "that the server runs and has loaded its model"
+        ) from again
 
-    async def _in_time(self, request: Callable[[], T]) -> T:
-        """Limit the time of a request: a server that sends slowly never runs into the connection's own time-outs."""
-        try:
-            async with asyncio.timeout(self._patience.timeout_s + _GRACE_S):
-                return await in_daemon_thread(request)
-        except TimeoutError:
-            raise _Again("an answer that does not end") from None
-
-    def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    async def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Send one request. It follows no redirection, which would pass on the key, and unpacks nothing."""
-        deadline = time.monotonic() + self._patience.timeout_s
-        headers = {"Accept-Encoding": "identity"}
+        headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
+        headers |= {"Authorization": f"Bearer {self._key}"} if self._key else {}
         try:
-            with requests.Session() as session:
-                session.trust_env = self._by_proxy
-                response = session.request(
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(self._timeout_s), auto_decompress=False) as session,
+                session.request(
                     method,
                     f"{self.url}/{path}",
-                    json=body,
+                    data=None if body is None else io.BytesIO(json.dumps(body).encode()),
                     headers=headers,
-                    auth=self._authorize,
-                    timeout=self._patience.timeout_s,
-                    stream=True,
+                    proxy=self._proxy,
+                    ssl=self._tls,
                     allow_redirects=False,
-                )
-                with response:
-                    content = _read(response, deadline)
-                    self._check_status(response, content)
-        except (requests.RequestException, HTTPError, OSError) as error:
-            if (why := _why_no_connection(error)) is not None:
-                raise _NoConnection(why) from None
-            raise _Again(self.shown(f"{type(error).__name__}: {error}")) from None
+                ) as response,
+            ):
+                content = await _read(response)
+        except TimeoutError:
+            raise _Again(f"no whole answer within {self._timeout_s:g} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise _Again(self.shown(f"{type(error).__name__}: {why}")) from error
+        self._check_status(response, content)
         try:
             answer = parse_json(content)
         except ValueError:
@@ -204,14 +175,8 @@ class Endpoint:
             raise _Again(f"no JSON object but {self.shown(repr(content))}")
         return answer
 
-    def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        # Set this even without a key, since otherwise a .netrc would add one.
-        if self._key:
-            request.headers["Authorization"] = f"Bearer {self._key}"
-        return request
-
-    def _check_status(self, response: requests.Response, content: bytes) -> None:
-        status = response.status_code
+    def _check_status(self, response: aiohttp.ClientResponse, content: bytes) -> None:
+        status = response.status
         if status == 200:
             return
         told = f"status {status}: {self.shown(content.decode('utf-8', 'replace'))}"
@@ -221,7 +186,7 @@ class Endpoint:
             remedy = "see --endpoint, --model-name and --api-key-env"
             raise ConfigError(f"{self.url} refuses our requests, {told}; {remedy}")
         if _FILTERED.search(content):
-            raise ConfigError(f"{self.url} filters a request, {told}; {_NO_FILTER}")
+            raise ConfigError(f"{self.url} filters a request, {told}; {NO_FILTER}")
         kind = _TooLong if status == 400 and _CONTEXT_LENGTH.search(content) else EndpointError
         raise kind(f"{self.url} refused a request, {told}; is it longer than the model's context (--context)?")
 
@@ -240,10 +205,6 @@ class ServedModel:
     """Most tokens of a sequence; None if the server does not say."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Fields of a request that OpenAI's API lacks: `AS_IN_TRAINING` if the server knows them."""
-
-
-Body = Callable[[Sequence[Mapping[str, Any]], int], dict[str, Any]]
-"""(messages, number of the reply) -> a request for it."""
 
 
 class EndpointPolicy:
@@ -277,28 +238,15 @@ class EndpointPolicy:
 
     def conversation(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> Conversation:
         """See `Policy`."""
-
-        body = self._body(config, sampling, trial)
         positions = self._positions.setdefault(config.model_family, CoordinateRange(config.model_family))
-        return _EndpointConversation(self._endpoint, body, config, self._geometry, self._context, positions)
+        return _EndpointConversation(self._replies(config, sampling, trial), positions)
 
     def chat(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> PolicyChat:
         """See `Policy`."""
-        return _EndpointChat(self._endpoint, self._body(config, sampling, trial), self._geometry, self._context)
+        return _EndpointChat(self._replies(config, sampling, trial))
 
-    def _body(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> Body:
-        def body(messages: Sequence[Mapping[str, Any]], number: int) -> dict[str, Any]:
-            return {
-                "model": self._model.name,
-                "messages": list(messages),
-                "max_tokens": config.max_reply_tokens,
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
-                "seed": reply_seed(sampling, trial, number),
-                **self._model.options,
-            }
-
-        return body
+    def _replies(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> _Replies:
+        return _Replies(self._endpoint, self._model, self._geometry, self._context, config, sampling, trial)
 
 
 async def find_model(endpoint: Endpoint, name: str | None) -> ServedModel:
@@ -321,28 +269,60 @@ async def find_model(endpoint: Endpoint, name: str | None) -> ServedModel:
     return ServedModel(name, context if type(context) is int and context > 0 else None, options)
 
 
+@dataclass(frozen=True)
+class _Replies:
+    """Asks a server for an episode's replies."""
+
+    endpoint: Endpoint
+    model: ServedModel
+    geometry: ImageGeometry
+    context: int | None
+    config: GuiAgentConfig
+    sampling: Sampling
+    trial: Trial
+
+    async def ask(self, messages: Sequence[Mapping[str, Any]], number: int, **more: Any) -> ServerReply:
+        """Ask for a reply.
+
+        Args:
+            number: the reply's number, from 0.
+            more: further fields of the request.
+
+        Raises:
+            EndpointError: the server gives no usable reply.
+            ConfigError: it refuses us, or puts the reply elsewhere than into its text.
+        """
+        body = {
+            "model": self.model.name,
+            "messages": messages,
+            "max_tokens": self.config.max_reply_tokens,
+            "temperature": self.sampling.temperature,
+            "top_p": self.sampling.top_p,
+            "seed": reply_seed(self.sampling, self.trial, number),
+            **self.model.options,
+            **more,
+        }
+        answer = await self.endpoint.reply(body)
+        reply = read_answer(answer, body["max_tokens"], self.endpoint.shown, "tools" in body)
+        return replace(reply, text=_without_structure(reply.text))
+
+    async def data_url(self, image: Image.Image) -> str:
+        """Return a screenshot as the model's processor would resize it."""
+        return await asyncio.to_thread(_data_url, image, self.geometry.image_size(Size(*image.size)))
+
+
 class _EndpointConversation:
-    """This is one episode: its messages so far, with each screenshot encoded once."""
+    """One episode of our loop: its messages so far, with each screenshot encoded once."""
 
     rows: tuple[EpisodeSequence, ...] = ()
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        body: Body,
-        config: GuiAgentConfig,
-        geometry: ImageGeometry,
-        context: int | None,
-        positions: CoordinateRange,
-    ):
-        self._growth = PromptGrowth(geometry)
+    def __init__(self, replies: _Replies, positions: CoordinateRange):
+        self._replies = replies
+        self._config = replies.config
+        self._geometry = replies.geometry
+        self._growth = PromptGrowth(replies.geometry)
         self._positions = positions
         self._screens: list[Size] = []
-        self._endpoint = endpoint
-        self._body = body
-        self._config = config
-        self._geometry = geometry
-        self._context = context
         self._urls: list[str] = []
         self._image_tokens: list[int] = []
         self._said: list[str] = []
@@ -361,25 +341,23 @@ class _EndpointConversation:
         """Ask for the next reply.
 
         Raises:
-            EndpointError: the server gives no usable reply.
-            ConfigError: it refuses us, resizes our screenshots, or puts the reply elsewhere than into its text.
+            EndpointError, ConfigError: as `_Replies.ask`, and if the server resizes our screenshots.
         """
         for image in images[len(self._urls) :]:
             self._screens.append(Size(*image.size))
-            size = self.image_size(self._screens[-1])
-            self._urls.append(await in_daemon_thread(partial(_data_url, image, size)))
-        family = self._config.family
-        messages = family.messages(self._instruction, self._config.language, self._said, self._first)
-        body = self._body(_as_openai(messages, self._urls[self._first :]), len(self._said))
-        answer = await self._endpoint.reply(body)
-        said, problem = _read_reply(answer, self._config.max_reply_tokens, self._endpoint.shown)
-        said = _without_structure(said)
-        self._used, prompt_tokens, reply_tokens = _read_usage(answer, said)
-        self._growth.check(prompt_tokens, reply_tokens, self._screens, self._first)
-        self._said.append(said)
-        text = re.sub(_MARKS, "", said)
+            self._urls.append(await self._replies.data_url(image))
+        messages = self._config.family.messages(self._instruction, self._config.language, self._said, self._first)
+        urls = iter(self._urls[self._first :])
+        sent = [{**message, "content": write_content(message["content"], urls)} for message in messages]
+        reply = await self._replies.ask(sent, len(self._said))
+        self._used = reply.total_tokens
+        self._growth.check(reply.prompt_tokens, reply.reply_tokens, self._screens, self._first)
+        self._said.append(reply.text)
+        text = re.sub(_MARKS, "", reply.text)
         self._positions.saw(text, self.image_size(self._screens[-1]))
-        return Written(text, problem, self._first)
+        most = self._config.max_reply_tokens
+        problem = f"a reply must end within gui_agent.max_reply_tokens={most}, got no end"
+        return Written(text, problem if reply.is_cut else None, self._first)
 
     def show(self, screen: Size) -> StopReason | None:
         """Append a screenshot if it and a whole reply still fit into the context, as far as that is known. If the row
@@ -400,11 +378,12 @@ class _EndpointConversation:
     def _fits(self, first: int) -> bool:
         """Return whether the newest screenshot and a reply to it fit if `first` is the first shown screenshot. Of the
         others it subtracts only the images' own tokens, since more is not known."""
-        if self._context is None or not self._used:
+        context = self._replies.context
+        if context is None or not self._used:
             return True
         gone = sum(self._image_tokens[self._first : first])
         needed = self._used - gone + self._image_tokens[-1] + TURN_TOKENS + self._config.max_reply_tokens
-        return needed <= self._context
+        return needed <= context
 
 
 class _EndpointChat:
@@ -415,11 +394,9 @@ class _EndpointChat:
 
     limits: TokenLimits | None = None
 
-    def __init__(self, endpoint: Endpoint, body: Body, geometry: ImageGeometry, context: int | None):
-        self._endpoint = endpoint
-        self._body = body
-        self._geometry = geometry
-        self._context = context
+    def __init__(self, replies: _Replies):
+        self._replies = replies
+        self._geometry = replies.geometry
         self._urls: dict[bytes, str] = {}
         self._said: dict[tuple[object, ...], str] = {}
         self._number = 0
@@ -442,50 +419,36 @@ class _EndpointChat:
             RequestError: the messages are longer than the model's context.
             EndpointError, ConfigError: as `_EndpointConversation.reply`.
         """
-        body = {**self._body(await self._messages(asked), number), "max_tokens": asked.max_tokens}
-        for name, values in (("tools", asked.request.tools), ("stop", asked.request.stops)):
-            body |= {name: list(values)} if values else {}
+        request = asked.request
+        more = {"tools": list(request.tools), "stop": list(request.stops)}
+        more = {name: values for name, values in more.items() if values}
         try:
-            answer = await self._endpoint.reply(body)
+            reply = await self._replies.ask(await self._messages(asked), number, max_tokens=asked.max_tokens, **more)
         except _TooLong as error:
             raise RequestError(str(error), 400, TOO_LONG) from error
-        return self._read(answer, asked)
-
-    def _read(self, answer: Mapping[str, Any], asked: Asked) -> Answer:
-        with_tools = bool(asked.request.tools)
-        said, problem = _read_reply(answer, asked.max_tokens, self._endpoint.shown, with_tools)
-        calls = _read_calls(answer, self._endpoint.shown) if with_tools else ()
-        said = _without_structure(encodable(said))
-        _, prompt_tokens, reply_tokens = _read_usage(answer, said)
-        if self._context is not None and prompt_tokens + asked.max_tokens > self._context:
+        prompt_tokens, context = reply.prompt_tokens, self._replies.context
+        if context is not None and prompt_tokens + asked.max_tokens > context:
             message = f"the prompt has {prompt_tokens} tokens, and with a reply of {asked.max_tokens} it must fit into"
-            raise RequestError(f"{message} the {self._context} of the model's context (--context)", 400, TOO_LONG)
+            raise RequestError(f"{message} the {context} of the model's context (--context)", 400, TOO_LONG)
         screens = [Size(*image.size) for image in asked.images]
         if screens:
-            PromptGrowth(self._geometry).check(prompt_tokens, reply_tokens, screens, 0)
-        shown = Message("assistant", (text_part(re.sub(_MARKS, "", said)),), calls=calls)
-        self._said[shown.spoken] = said
-        reason = "tool_calls" if calls else "length" if problem else "stop"
-        return Answer(shown, reason, prompt_tokens, reply_tokens)
+            PromptGrowth(self._geometry).check(prompt_tokens, reply.reply_tokens, screens, 0)
+        shown = ChatMessage("assistant", re.sub(_MARKS, "", reply.text), reply.calls or None)
+        self._said[shown.spoken] = reply.text
+        reason = "tool_calls" if reply.calls else "length" if reply.is_cut else "stop"
+        return Answer(shown, reason, prompt_tokens, reply.reply_tokens)
 
     async def _messages(self, asked: Asked) -> list[dict[str, Any]]:
         for id, image in zip(asked.image_ids, asked.images, strict=True):
             if id not in self._urls:
-                size = self.image_size(Size(*image.size))
-                self._urls[id] = await in_daemon_thread(partial(_data_url, image, size))
+                self._urls[id] = await self._replies.data_url(image)
         return [self._as_sent(message) for message in asked.request.messages]
 
-    def _as_sent(self, message: Message) -> dict[str, Any]:
+    def _as_sent(self, message: ChatMessage) -> dict[str, Any]:
         is_like_own = message.role == "assistant" and not message.images
-        said = self._said.get(message.spoken) if is_like_own else None
-        parts = message.content or (text_part(""),) if said is None else (text_part(said),)
-        (sent,) = _as_openai([{"role": message.role, "content": parts}], [self._urls[id] for id in message.image_ids])
-        if message.calls:
-            sent["tool_calls"] = [
-                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-                for call in message.calls
-            ]
-        return sent if message.answers is None else {**sent, "tool_call_id": message.answers}
+        if is_like_own and (said := self._said.get(message.spoken)) is not None:
+            message = msgspec.structs.replace(message, content=said)
+        return message.sent([self._urls[id] for id in message.image_ids])
 
 
 class _TooLong(EndpointError):
@@ -493,123 +456,21 @@ class _TooLong(EndpointError):
 
 
 class _Again(Exception):
-    """This request may succeed at the next attempt; the server asks us to wait `after_s` seconds."""
+    """A request may succeed at the next attempt; the server asks us to wait `after_s` seconds."""
 
     def __init__(self, message: str, after_s: float = 0.0):
         super().__init__(message)
         self.after_s = after_s
 
-    def explain(self, url: str, path: str, attempts: int) -> str:
-        """Return the sentence for the user after the last attempt."""
-        return f"{url} gave no usable answer to {path} in {attempts} attempts: {self}"
 
-
-class _NoConnection(_Again):
-    """Nothing listens at the address, or no machine has its name."""
-
-    def explain(self, url: str, path: str, attempts: int) -> str:
-        return (
-            f"no server answers at {url} ({self}, {attempts} attempts); check the address, and that the server runs "
-            "and has loaded its model"
-        )
-
-
-def _why_no_connection(error: Exception) -> str | None:
-    """Return the system's reason why there was no connection; None if there was one, or if a proxy failed."""
-    reason = getattr(error.args[0] if error.args else None, "reason", None)
-    if not isinstance(reason, ConnectTimeoutError):
-        return None
-    cause = reason.__cause__
-    return str(getattr(cause, "strerror", None) or cause or "timed out")
-
-
-def _read(response: requests.Response, deadline: float) -> bytes:
-    """Read the body as it was sent, within the limits on bytes and time."""
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """Read the body as it was sent, within the limit on bytes."""
     content = bytearray()
-    while chunk := response.raw.read1(_CHUNK_BYTES):
+    async for chunk in response.content.iter_any():
         content += chunk
         if len(content) > MAX_RESPONSE_BYTES:
             raise _Again(f"more than {MAX_RESPONSE_BYTES >> 20} MiB")
-        if time.monotonic() > deadline:
-            raise _Again("an answer that does not end")
     return bytes(content)
-
-
-def _read_reply(
-    answer: Mapping[str, Any], max_tokens: int, shown: Callable[[str], str], with_tools: bool = False
-) -> tuple[str, str | None]:
-    """Return a reply's text, and what is wrong with it.
-
-    Args:
-        with_tools: whether tools were offered, so that calls may be apart from the text.
-
-    Raises:
-        EndpointError: the answer has no reply.
-        ConfigError: the server put it elsewhere than into its text, or filtered it.
-    """
-    try:
-        choice = answer["choices"][0]
-        message, reason = choice["message"], str(choice.get("finish_reason")).lower()
-        text, apart = _text_of(message)
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise EndpointError(f"the server does not answer as OpenAI's API: {shown(str(answer))}") from error
-    is_silent = not text.strip() and not message.get("tool_calls")
-    for name, remedy in (_FILTERS | ({} if with_tools else _CALLS) | (_REASONING if is_silent else {})).items():
-        if name in apart or reason == name:
-            said = shown(str(message))
-            raise ConfigError(f"the server gives a reply as {name} instead of text; {remedy}; it answered {said}")
-    if broken := choice.get("error") or answer.get("error") or (reason in ABORTED and reason):
-        raise EndpointError(f"the server's engine broke off a reply: {shown(str(broken))}")
-    tokens = max_tokens if reason in _CUT else _read_usage(answer, text)[2]
-    if is_silent and not text and tokens > TURN_TOKENS:
-        raise ConfigError(f"the server gives a reply of {tokens} tokens without their text; {_NO_REASONING_PARSER}")
-    problem = None
-    if reason in _CUT:
-        problem = f"a reply must end within gui_agent.max_reply_tokens={max_tokens}, got no end"
-    return text, problem
-
-
-def _text_of(message: Mapping[str, Any]) -> tuple[str, set[str]]:
-    """Return a message's text, and the names of what it holds beside the text: fields, and parts of other types.
-
-    Raises:
-        KeyError, TypeError: it is no message.
-    """
-    apart = {name for name, value in message.items() if value and str(value).strip()}
-    known = {*_FILTERS, *_CALLS, *_REASONING}
-    content = message.get("content") if apart & known else message["content"]
-    # Without a content the model wrote only its end, or only what the server reports elsewhere.
-    parts = [text_part(content)] if isinstance(content, str) else content or []
-    texts = [part["text"] for part in parts if part["type"] not in known]
-    return "".join(texts), apart | {part["type"] for part in parts}
-
-
-def _read_calls(answer: Mapping[str, Any], shown: Callable[[str], str]) -> tuple[Call, ...]:
-    """The calls of tools in an answer whose reply was read.
-
-    Raises:
-        EndpointError: they are none.
-    """
-    calls = answer["choices"][0]["message"].get("tool_calls")
-    try:
-        read = read_message({"role": "assistant", "tool_calls": calls}).calls
-    except RequestError as error:
-        raise EndpointError(f"the server must give calls of tools as OpenAI's API, got {shown(str(calls))}") from error
-    return tuple(
-        dataclasses.replace(call, name=encodable(call.name), arguments=encodable(call.arguments)) for call in read
-    )
-
-
-def _read_usage(answer: Mapping[str, Any], said: str) -> tuple[int, int, int]:
-    """Return the tokens up to the reply's end and of the prompt, 0 if unknown, and the most that the reply can have."""
-    usage = answer.get("usage")
-    told = usage if isinstance(usage, Mapping) else {}
-    counts = (told.get(name) for name in ("total_tokens", "prompt_tokens", "completion_tokens"))
-    total, prompt, reply = (count if type(count) is int and 0 < count < _MANY_TOKENS else 0 for count in counts)
-    # Half a character of the model's comes back as one with more tokens; no token has less than a byte.
-    if not reply or "\ufffd" in said:
-        reply = len(said.encode("utf-8", "replace"))
-    return total, prompt, reply
 
 
 def _without_structure(said: str) -> str:
@@ -623,23 +484,6 @@ def _as_text(token: re.Match[str]) -> str:
     return token[0].replace("<|", "< |")
 
 
-def _as_openai(messages: Sequence[Mapping[str, Any]], urls: Sequence[str]) -> list[dict[str, Any]]:
-    """Return our messages with images in their places; messages of text only go as text, which every server takes."""
-    image = iter(urls)
-    converted = []
-    for message in messages:
-        parts = message["content"]
-        if len(parts) == 1 and parts[0]["type"] == "text":
-            content: Any = parts[0]["text"]
-        else:
-            content = [
-                {"type": "image_url", "image_url": {"url": next(image)}} if part["type"] == "image" else dict(part)
-                for part in parts
-            ]
-        converted.append({"role": message["role"], "content": content})
-    return converted
-
-
 def _data_url(image: Image.Image, size: Size) -> str:
     """Return the picture as the model's processor would resize it, without loss."""
     from torchvision.transforms.v2 import functional
@@ -649,7 +493,7 @@ def _data_url(image: Image.Image, size: Size) -> str:
     resized = functional.resize(pixels, sides, functional.InterpolationMode.BICUBIC, antialias=True)
     buffer = io.BytesIO()
     functional.to_pil_image(resized).save(buffer, "PNG", compress_level=1)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    return png_url(buffer.getvalue())
 
 
 def _names_model(one: Any) -> bool:
@@ -672,30 +516,3 @@ def read_api_key(variable: str) -> str | None:
     key = os.environ.get(variable, "").strip()
     require(key.isascii() and key.isprintable(), f"the variable {variable}", "a key of ASCII characters", "others")
     return key or None
-
-
-async def in_daemon_thread(function: Callable[[], T]) -> T:
-    """Call a blocking function in a daemon thread, so that this process can end before a long request does."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        try:
-            result, error = function(), None
-        except BaseException as raised:
-            result, error = None, raised
-        try:
-            loop.call_soon_threadsafe(settle, result, error)
-        except RuntimeError:  # the loop is closed, so nobody waits
-            return
-
-    threading.Thread(target=run, daemon=True, name="arpo_verl-endpoint").start()
-    return await future

@@ -15,8 +15,15 @@ from weakref import WeakSet
 from PIL import Image
 
 from arpo_verl.errors import ConfigError, DesktopLostError, GenerationError, HarnessError, RequestError
+from arpo_verl.harness.chat_completions import (
+    ChatMessage,
+    ChatRequest,
+    following,
+    image_bytes,
+    read_request,
+    write_answer,
+)
 from arpo_verl.harness.policy_chat import TOO_LONG, Answer, Asked, PolicyChat
-from arpo_verl.harness.requests import ChatRequest, Message, following, image_bytes, read_request
 from arpo_verl.harness.transcript import Reply
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.episode import DecodeScreenshot, Turn, Watcher
@@ -136,7 +143,7 @@ class HarnessClient:
             if answer.reply is not None:
                 self.replies.append(answer.reply)
             self._take(self._turn(asked, answer, time.perf_counter() - began))
-        return _as_openai(request, answer)
+        return write_answer(request.model, answer.said, answer.reason, answer.prompt_tokens, answer.reply_tokens)
 
     def _asked_with(self, request: ChatRequest, image_ids: Sequence[bytes]) -> Asked:
         prefixes, most = request.prefixes(), self._config.max_reply_tokens
@@ -269,32 +276,10 @@ class HarnessClient:
             self._watcher.replied(tuple(self.turns))
 
 
-def _written(said: Message) -> str:
-    """For people: a reply with its calls."""
-    return "\n".join([said.text, *(f"{call.name}({call.arguments})" for call in said.calls)]).strip("\n")
-
-
-def _as_openai(request: ChatRequest, answer: Answer) -> dict[str, Any]:
-    said = answer.said
-    message: dict[str, Any] = {"role": "assistant", "content": said.text}
-    if said.calls:
-        message["tool_calls"] = [
-            {
-                "id": call.id or f"call_{secrets.token_hex(8)}",
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in said.calls
-        ]
-    prompt, reply = answer.prompt_tokens, answer.reply_tokens
-    return {
-        "id": f"chatcmpl-{secrets.token_hex(8)}",
-        "object": "chat.completion",
-        "created": int(time.time()),
-        "model": request.model,
-        "choices": [{"index": 0, "message": message, "finish_reason": answer.reason, "logprobs": None}],
-        "usage": {"prompt_tokens": prompt, "completion_tokens": reply, "total_tokens": prompt + reply},
-    }
+def _written(said: ChatMessage) -> str:
+    """Return a reply with its calls, for people."""
+    functions = [call.function for call in said.tool_calls or ()]
+    return "\n".join([said.text, *(f"{one.name}({one.arguments})" for one in functions)]).strip("\n")
 
 
 @functools.cache

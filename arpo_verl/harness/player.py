@@ -14,11 +14,10 @@ from PIL import Image
 
 from arpo_verl.errors import ActionError, ConfigError, HarnessError, MissingDependencyError
 from arpo_verl.harness.client import HarnessClient
-from arpo_verl.harness.endpoint import shared_endpoint
 from arpo_verl.harness.loading import Program
 from arpo_verl.harness.played_desktop import PlayedDesktop
 from arpo_verl.harness.policy_chat import PolicyChat
-from arpo_verl.harness.requests import renumbered
+from arpo_verl.harness.server import shared_server
 from arpo_verl.harness.token_chat import ParseCalls, TokenChat
 from arpo_verl.harness.transcript import Reply, chains, lay_out, sequences, trained
 from arpo_verl.images import LazyImage, content_id
@@ -91,11 +90,11 @@ async def play_by(
         GenerationError: the engine gave no usable reply, or the program failed (`HarnessError`).
         ConfigError: the program's first prompt does not fit the limits.
     """
-    endpoint = await shared_endpoint()
+    server = await shared_server()
     ended: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
-    client = HarnessClient(chat, config, decode, ended, watcher, endpoint.url)
+    client = HarnessClient(chat, config, decode, ended, watcher, server.url)
     player = _HarnessPlayer(program, desktop, client, chat, config, decode, ended)
-    with endpoint.serving(client):
+    with server.serving(client):
         return await evaluated(task, desktop, player)
 
 
@@ -230,7 +229,17 @@ class _HarnessPlayer:
         for place, (turn, reply) in enumerate(zip(self.turns, replies, strict=True)):
             assert turn.request is not None, "a harness asked for it"
             newest, first = (numbers.get(number or 0, 0) for number in (turn.screenshot, turn.first_screenshot))
-            request = renumbered(turn.request, numbers) | ({} if reply is None else {"row": row_of.get(reply)})
+            request = _renumber(turn.request, numbers) | ({} if reply is None else {"row": row_of.get(reply)})
             self.turns[place] = dataclasses.replace(
                 turn, screenshot=newest, first_screenshot=min(first, newest), request=request
             )
+
+
+def _renumber(request: Mapping[str, Any], numbers: Mapping[int, int]) -> dict[str, Any]:
+    """Return a request's record with other numbers of its screenshots."""
+
+    def renumber(part: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**part, "screenshot": numbers[part["screenshot"]]} if "screenshot" in part else part
+
+    messages = [{**message, "content": list(map(renumber, message["content"]))} for message in request["messages"]]
+    return {**request, "messages": messages}

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from PIL import Image
 
-from arpo_verl.harness.requests import ChatRequest, Message
+from arpo_verl.harness.chat_completions import ChatMessage, ChatRequest
 from arpo_verl.harness.transcript import Reply
 from arpo_verl.rollout.conversation import TokenLimits
 from arpo_verl.types import Size
@@ -43,7 +43,7 @@ class Asked:
 class Answer:
     """A reply as the program gets it."""
 
-    said: Message
+    said: ChatMessage
     reason: str
     """OpenAI's `finish_reason`."""
     prompt_tokens: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from PIL import Image
 
 from arpo_verl.errors import GenerationError, ReplayError, RequestError
+from arpo_verl.harness.chat_completions import png_url, write_content
 from arpo_verl.harness.client import HarnessClient
 from arpo_verl.harness.token_chat import ParseCalls, TokenChat
 from arpo_verl.harness.transcript import chains, lay_out, sequences, trained
@@ -85,7 +85,7 @@ class HarnessRecords:
                 earlier = conversations[request["after_turn"]] if request["after_messages"] else []
                 if len(earlier) != request["after_messages"]:
                     raise ReplayError(f"turn {request['after_turn']} must have {request['after_messages']} messages")
-                messages = [*earlier, *_filled(request["messages"], episode.screenshots)]
+                messages = [*earlier, *_fill(request["messages"], episode.screenshots)]
                 answer = await client.complete({**request, "messages": messages})
                 conversations.append([*messages, answer["choices"][0]["message"]])
         finally:
@@ -118,13 +118,8 @@ class HarnessRecords:
         return Generated((*self.chat.tokenizer.encode(text, add_special_tokens=False), self.chat.end_id), None)
 
 
-def _filled(messages: Sequence[Mapping[str, Any]], screenshots: Sequence[bytes]) -> Iterator[dict[str, Any]]:
-    """Messages with their images."""
+def _fill(messages: Sequence[Mapping[str, Any]], screenshots: Sequence[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield messages with their images."""
     for message in messages:
-        parts: list[Any] = []
-        for part in message["content"]:
-            if part["type"] == "image":
-                image = base64.b64encode(screenshots[part["screenshot"]]).decode()
-                part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{image}"}}
-            parts.append(part)
-        yield {**message, "content": parts}
+        shown = [screenshots[part["screenshot"]] for part in message["content"] if part["type"] == "image"]
+        yield {**message, "content": write_content(message["content"], map(png_url, shown))}

@@ -8,10 +8,9 @@ from functools import partial
 from typing import Any
 
 from arpo_verl.errors import RequestError
+from arpo_verl.harness.chat_completions import ChatMessage, ChatRequest, ToolCall
 from arpo_verl.harness.policy_chat import TOO_LONG, Answer, Asked
-from arpo_verl.harness.requests import Call, ChatRequest, Message
 from arpo_verl.harness.transcript import Reply, fits
-from arpo_verl.models.messages import text_part
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Generate, TokenLimits
@@ -20,7 +19,7 @@ from arpo_verl.types import Size
 
 logger = logging.getLogger(__name__)
 
-ParseCalls = Callable[[list[int], Sequence[Mapping[str, Any]]], Awaitable[tuple[str, list[Call]]]]
+ParseCalls = Callable[[list[int], Sequence[Mapping[str, Any]]], Awaitable[tuple[str, list[ToolCall]]]]
 """(a reply's tokens without its end, tools) -> its text beside the calls of tools, and these."""
 
 TOKEN_BYTES = 32
@@ -91,7 +90,7 @@ class TokenChat:
         """Append messages to tokens. The policy's own earlier replies are the tokens that it wrote."""
         messages, tools = asked.request.messages[asked.known :], asked.request.tools
         own = _own_replies(messages, asked.replies)
-        between: list[Message] = []
+        between: list[ChatMessage] = []
         for message, reply in [*zip(messages, own, strict=True), (None, None)]:
             if message is not None and reply is None:
                 between.append(message)
@@ -108,7 +107,7 @@ class TokenChat:
             between = []
         return ids
 
-    async def _read(self, generated: Generated, asked: Asked) -> tuple[Message, Generated, str]:
+    async def _read(self, generated: Generated, asked: Asked) -> tuple[ChatMessage, Generated, str]:
         """A reply as the client gets it, what of it was asked for, and why it ends."""
         ids, request = generated.token_ids, asked.request
         reason = "length" if len(ids) == asked.max_tokens and not self._chat.ends_turn(ids[-1]) else "stop"
@@ -119,7 +118,7 @@ class TokenChat:
             kept = _tokens_up_to(ids, reached, self._chat.text)
             log_probs = None if generated.log_probs is None else generated.log_probs[:kept]
             generated, text, reason = Generated(ids[:kept], log_probs), text[:stop], "stop"
-        calls: list[Call] = []
+        calls: list[ToolCall] = []
         if request.tools and stop is None:
             body = list(ids[:-1] if self._chat.ends_turn(ids[-1]) else ids)
             try:
@@ -129,10 +128,10 @@ class TokenChat:
             except Exception:  # of veRL's parsers, about what the policy wrote: it is a reply all the same
                 logger.warning("a reply's calls of tools cannot be read; it is handed on as text", exc_info=True)
             reason = "tool_calls" if calls else reason
-        return Message("assistant", (text_part(text),), calls=tuple(calls)), generated, reason
+        return ChatMessage("assistant", text, calls or None), generated, reason
 
 
-def _own_replies(messages: Sequence[Message], replies: Sequence[Reply]) -> list[Sequence[int] | None]:
+def _own_replies(messages: Sequence[ChatMessage], replies: Sequence[Reply]) -> list[Sequence[int] | None]:
     """Of each message, the tokens of the reply that it repeats. The newest message is matched with the newest reply:
     two may read alike and be written in other tokens."""
     found: list[Sequence[int] | None] = []

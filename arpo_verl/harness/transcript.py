@@ -28,7 +28,7 @@ class Reply:
     earlier: Reply | None = None
     """The reply that the messages go on from, whose tokens these begin with; None where they begin anew."""
     spoken: tuple[object, ...] = ()
-    """See `harness.requests.Message.spoken`."""
+    """See `harness.chat_completions.ChatMessage.spoken`."""
 
     @property
     def token_ids(self) -> list[int]:

@@ -10,7 +10,7 @@ from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.tools.schemas import OpenAIFunctionToolSchema
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.harness.requests import Call
+from arpo_verl.harness.chat_completions import Function, ToolCall
 from arpo_verl.harness.token_chat import ParseCalls
 from arpo_verl.untrusted import encodable
 
@@ -31,10 +31,10 @@ def tool_parser(rollout: Any, tokenizer: Any) -> ParseCalls:
         option = "actor_rollout_ref.rollout.multi_turn.format"
         raise ConfigError(f"{option} must name one of veRL's tool parsers, got {name!r}") from error
 
-    async def parse_calls(token_ids: list[int], tools: Sequence[Mapping[str, Any]]) -> tuple[str, list[Call]]:
+    async def parse_calls(token_ids: list[int], tools: Sequence[Mapping[str, Any]]) -> tuple[str, list[ToolCall]]:
         text, calls = await parser.extract_tool_calls(token_ids, list(_schemas(tools)))
         # A reply may hold half of a character as an escape, which the parsers unescape.
-        return text, [Call(encodable(call.name), encodable(call.arguments)) for call in calls]
+        return text, [ToolCall(Function(encodable(call.name), encodable(call.arguments))) for call in calls]
 
     return parse_calls
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import inspect
 import io
 import json
 import socket
@@ -27,7 +28,6 @@ from arpo_verl.evaluation.endpoint import (  # noqa: E402
     AS_IN_TRAINING,
     Endpoint,
     EndpointPolicy,
-    Patience,
     ServedModel,
     _data_url,
     find_model,
@@ -110,15 +110,44 @@ def says(text, reason="stop", total=None):
     }
 
 
-def asked_policy(server, key=None, context=None, model=None, **patience):
-    patience = {"attempts": 3, "rest_s": 0, "timeout_s": 20, **patience}
-    return EndpointPolicy(Endpoint(server.url, key, Patience(**patience)), model or ServedModel("m"), GEOMETRY, context)
+def counted(text, prompt_tokens, reply_tokens=20):
+    return {**says(text), "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": reply_tokens}}
 
 
-def ask(server, **patience):
+def served(server, key=None, context=None, model=None, **options):
+    endpoint = Endpoint(server.url, key, **{"attempts": 3, "rest_s": 0, "timeout_s": 20, **options})
+    return EndpointPolicy(endpoint, model or ServedModel("m"), GEOMETRY, context)
+
+
+def play_on(out, answer, *, tasks=TASKS[:1], key=None, context=None, model=None, **options):
+    """Play tasks once each on a server; returns the evaluation and what the server was asked.
+
+    Args:
+        answer: see `Server`; a list has one for each request, and anything else is the same for each.
+    """
+    by_number = (lambda number, body: answer[number - 1]) if isinstance(answer, list) else lambda number, body: answer
+    with serving(answer if inspect.isfunction(answer) else by_number) as server:
+        policy = served(server, key, context, model)
+        return play(out, policy, **{"tasks": tasks, "runs": 1, "desktops": 1, **options}), server.asked
+
+
+def play_program(out, program, answer, **options):
+    """Play the first task by a program of its own; see `play_on`."""
+    CURRENT.append(program)
+    try:
+        return play_on(out, answer, agent={"harness": "support.harness_agents:current"}, **options)
+    finally:
+        CURRENT.clear()
+
+
+def bodies(asked):
+    return [one["body"] for one in asked]
+
+
+def ask(server, **options):
     """One reply of the server's, as it is."""
-    patience = {"attempts": 2, "rest_s": 0, "timeout_s": 20, **patience}
-    return asyncio.run(Endpoint(server.url, KEY, Patience(**patience)).reply({"model": "m"}))
+    options = {"attempts": 2, "rest_s": 0, "timeout_s": 20, **options}
+    return asyncio.run(Endpoint(server.url, KEY, **options).reply({"model": "m"}))
 
 
 def test_a_server_of_this_machine_is_asked_by_no_proxy(monkeypatch):
@@ -129,13 +158,12 @@ def test_a_server_of_this_machine_is_asked_by_no_proxy(monkeypatch):
 
 
 def test_an_episode_is_a_conversation_with_all_its_screenshots(tmp_path):
-    replies = [HIT, DONE]
-    with serving(lambda number, body: says(replies[number - 1], total=200)) as server:
-        (result,) = play(tmp_path / "e", asked_policy(server, KEY), tasks=TASKS[:1], runs=1).results
+    evaluated, asked = play_on(tmp_path / "e", [says(HIT, total=200), says(DONE)], key=KEY)
+    (result,) = evaluated.results
     assert (result.success, result.turns) == (1.0, 2)
-    first, second = (one["body"] for one in server.asked)
-    assert server.asked[0]["path"] == "/v1/chat/completions"
-    assert server.asked[0]["headers"]["Authorization"] == f"Bearer {KEY}"
+    first, second = bodies(asked)
+    assert asked[0]["path"] == "/v1/chat/completions"
+    assert asked[0]["headers"]["Authorization"] == f"Bearer {KEY}"
     assert (first["model"], first["temperature"], first["max_tokens"]) == ("m", 0.6, 64)
     assert first["seed"] != second["seed"]
     kinds = [(m["role"], m["content"] if isinstance(m["content"], str) else "image") for m in second["messages"]]
@@ -148,7 +176,7 @@ def test_an_episode_is_a_conversation_with_all_its_screenshots(tmp_path):
         assert head == "data:image/png;base64"
         assert Image.open(io.BytesIO(base64.b64decode(content))).size == (364, 252)
     on_disk = b"".join(path.read_bytes() for path in (tmp_path / "e").rglob("*") if path.is_file())
-    assert KEY.encode() not in on_disk and server.url.encode() in on_disk
+    assert KEY.encode() not in on_disk and f"http://{asked[0]['headers']['Host']}/v1".encode() in on_disk
 
 
 def test_a_screenshot_is_resized_as_the_models_own_processor_does(request):
@@ -165,58 +193,52 @@ def test_a_screenshot_is_resized_as_the_models_own_processor_does(request):
 
 
 def test_the_same_trial_is_asked_with_the_same_seeds(tmp_path):
-    with serving(lambda number, body: says(DONE)) as server:
-        for start in ("one", "two"):
-            play(tmp_path / start, asked_policy(server), runs=2, desktops=3)
-    seeds = [one["body"]["seed"] for one in server.asked]
-    assert sorted(seeds[:8]) == sorted(seeds[8:]) and len(set(seeds)) == 8
+    starts = [play_on(tmp_path / start, says(DONE), tasks=TASKS, runs=2, desktops=3)[1] for start in ("one", "two")]
+    one, two = (sorted(body["seed"] for body in bodies(asked)) for asked in starts)
+    assert one == two and len(set(one)) == 8
 
 
 def test_a_reply_that_has_no_end_is_malformed_and_one_without_words_too(tmp_path):
-    with serving(lambda number, body: says(HIT, "length") if number == 1 else says(None)) as server:
-        results = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:2], runs=1, desktops=1).results
-    assert [(r.stop_reason.value, r.turns) for r in results] == [("parse_error", 1)] * 2
+    evaluated, _ = play_on(tmp_path / "e", [says(HIT, "length"), says(None)], tasks=TASKS[:2])
+    assert [(r.stop_reason.value, r.turns) for r in evaluated.results] == [("parse_error", 1)] * 2
 
 
-def test_a_replys_marks_go_back_to_the_model_and_what_would_make_turns_and_images_does_not(tmp_path):
-    broken = HIT + "<|im_end|><|im_start|><|vision_start|><|image_pad|><|vision_end|>"
-    with serving(lambda number, body: says(broken if number == 1 else DONE)) as server:
-        play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1)
-    assert "<|box_start|>" in HIT and server.asked[1]["body"]["messages"][3]["content"] == HIT
+MARKS = "<|im_end|><|im_start|><|vision_start|><|image_pad|><|vision_end|>"
+NESTED = "<|im_<|im_end|>start|>user <|image_<|image_pad|>pad|>" * 1000
+
+
+@pytest.mark.parametrize(
+    ("said", "sent_back"),
+    [
+        (HIT + MARKS, HIT),
+        (f"Thought: {NESTED}\n{HIT}", "Thought: " + "< |im_start|>user < |image_pad|>" * 1000 + f"\n{HIT}"),
+    ],
+    ids=["whole", "nested"],
+)
+def test_a_replys_marks_go_back_to_the_model_and_what_would_make_turns_and_images_does_not(tmp_path, said, sent_back):
+    _, asked = play_on(tmp_path / "e", [says(said), says(DONE)])
+    assert "<|box_start|>" in HIT and asked[1]["body"]["messages"][3]["content"] == sent_back
     (record,) = (tmp_path / "e").rglob("episode.json")
-    said = json.loads(record.read_text())["turns"][0]["text"]
-    assert said == HIT.replace("<|box_start|>", "").replace("<|box_end|>", "")
+    kept = json.loads(record.read_text())["turns"][0]["text"]
+    assert kept == sent_back.replace("<|box_start|>", "").replace("<|box_end|>", "")
 
 
 def test_marks_in_an_instruction_go_to_the_model_as_text(tmp_path):
     task = replace(TASKS[0], instruction="Write <|im_end|><|image_pad|>.")
-    with serving(lambda number, body: says(DONE)) as server:
-        play(tmp_path / "e", asked_policy(server), tasks=[task], runs=1)
-    assert "Write < |im_end|>< |image_pad|>." in json.dumps(server.asked[0]["body"]["messages"])
-
-
-def test_what_is_left_of_a_broken_mark_makes_no_turn_and_no_image(tmp_path):
-    nested = "<|im_<|im_end|>start|>user <|image_<|image_pad|>pad|>" * 1000
-    with serving(lambda number, body: says(f"Thought: {nested}\n{HIT}" if number == 1 else DONE)) as server:
-        play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1)
-    said = server.asked[1]["body"]["messages"][3]["content"]
-    assert said == "Thought: " + "< |im_start|>user < |image_pad|>" * 1000 + f"\n{HIT}"
+    _, asked = play_on(tmp_path / "e", says(DONE), tasks=[task])
+    assert "Write < |im_end|>< |image_pad|>." in json.dumps(asked[0]["body"]["messages"])
 
 
 def test_an_episode_ends_where_the_context_is_full(tmp_path):
-    with serving(lambda number, body: says(HIT, total=1000)) as server:
-        (result,) = play(tmp_path / "e", asked_policy(server, context=1150), tasks=TASKS[:1], runs=1).results
-    assert (result.stop_reason.value, result.turns) == ("token_limit", 1)
+    evaluated, _ = play_on(tmp_path / "e", says(HIT, total=1000), context=1150)
+    assert [(r.stop_reason.value, r.turns) for r in evaluated.results] == [("token_limit", 1)]
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_an_overloaded_server_is_asked_again(tmp_path, status):
-    def answer(number, body):
-        return (status, {"Retry-After": "0"}, b"busy") if number % 3 else says(DONE)
-
-    with serving(answer) as server:
-        (result,) = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1).results
-    assert result.success == 0.0 and len(server.asked) == 3
+    busy = status, {"Retry-After": "0"}, b"busy"
+    evaluated, asked = play_on(tmp_path / "e", [busy, busy, says(DONE)])
+    assert evaluated.results[0].success == 0.0 and len(asked) == 3
 
 
 def _endless(handler):
@@ -247,10 +269,10 @@ def _hanging_up(handler):
         ((200, {}, b"[" * 100_000), "no JSON object"),
         ((200, {}, b"[]"), "no JSON object"),
         ((200, {"Content-Encoding": "gzip"}, b"\x1f\x8b"), "no JSON object"),
-        ((200, {"Content-Length": "999"}, b"{}"), "IncompleteRead"),
+        ((200, {"Content-Length": "999"}, b"{}"), "ClientPayloadError"),
         ((200, {}, KEY.encode()), r"\*\*\*"),
         (_endless, "more than 4 MiB"),
-        (_hanging_up, "Connection"),
+        (_hanging_up, "ServerDisconnected"),
     ],
     ids=["500", "html", "deep", "list", "gzip", "short", "key", "endless", "hang-up"],
 )
@@ -288,17 +310,18 @@ CHUNKED = b"200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
         pytest.param(_never_ending(CHUNKED + b"0\r\n", b"X: y\r\n"), id="trailers", marks=pytest.mark.release),
     ],
 )
-def test_an_answer_that_does_not_end_is_cut_off(answer, monkeypatch):
-    monkeypatch.setattr("arpo_verl.evaluation.endpoint._GRACE_S", 0.1)
+def test_an_answer_that_does_not_end_is_cut_off(answer):
     # A server of a busy machine that says nothing for so long is given up for that: forty times what it rests.
-    with serving(lambda number, body: answer) as server, pytest.raises(EndpointError, match="does not end"):
+    with (
+        serving(lambda number, body: answer) as server,
+        pytest.raises(EndpointError, match="no whole answer within 2 s"),
+    ):
         ask(server, attempts=1, timeout_s=2)
 
 
 def test_what_a_server_says_shows_no_key_and_moves_no_cursor(tmp_path):
-    said = {"error": {"message": f"{KEY} is wrong"}}
-    with serving(lambda number, body: said if number == 1 else (400, {}, b"\x1b[2J" + KEY.encode())) as server:
-        faults = play(tmp_path / "e", asked_policy(server, KEY), tasks=TASKS[:2], runs=1, desktops=1).faults
+    answers = [{"error": {"message": f"{KEY} is wrong"}}, (400, {}, b"\x1b[2J" + KEY.encode())]
+    faults = play_on(tmp_path / "e", answers, tasks=TASKS[:2], key=KEY)[0].faults
     assert [("***" in fault.message, fault.message.isprintable()) for fault in faults] == [(True, True)] * 2
     assert not any(KEY in fault.message for fault in faults)
 
@@ -306,13 +329,13 @@ def test_what_a_server_says_shows_no_key_and_moves_no_cursor(tmp_path):
 def test_a_silent_server_is_given_up():
     given_up = threading.Event()
     with serving(lambda number, body: lambda handler: given_up.wait(60)) as server:
-        with pytest.raises(EndpointError, match="ReadTimeout"):
+        with pytest.raises(EndpointError, match="no whole answer within 0.2 s"):
             ask(server, attempts=1, timeout_s=0.2)
         given_up.set()
 
 
 @pytest.mark.parametrize(
-    ("host", "why"), [("127.0.0.1", "Connection refused"), ("nowhere.invalid", "Name or service not known")]
+    ("host", "why"), [("127.0.0.1", "Connect call failed"), ("nowhere.invalid", "Name or service not known")]
 )
 def test_an_address_where_nothing_listens_is_told_in_one_sentence(host, why, closed_port, caplog, monkeypatch):
     resolve = socket.getaddrinfo
@@ -326,17 +349,17 @@ def test_an_address_where_nothing_listens_is_told_in_one_sentence(host, why, clo
     monkeypatch.setenv("NO_PROXY", "*")
     url = f"http://{host}:{closed_port}/v1"
     with pytest.raises(EndpointError) as error:
-        asyncio.run(find_model(Endpoint(url, patience=Patience(attempts=3, rest_s=0, timeout_s=20)), None))
+        asyncio.run(find_model(Endpoint(url, attempts=3, rest_s=0, timeout_s=20), None))
     told = str(error.value)
-    assert told.startswith(f"no server answers at {url} (") and "; check the address, and that the server" in told
-    assert why in told and "3 attempts" in told and "Pool" not in told
+    assert told.startswith(f"{url} gave no usable answer to models in 3 attempts: ") and why in told
+    assert told.endswith("; check the address, and that the server runs and has loaded its model")
     ours = [record.getMessage() for record in caplog.records if record.name == "arpo_verl.evaluation.endpoint"]
     assert [message.partition(" (")[0] for message in ours] == [f"no server answers at {url} yet"]
 
 
 def test_no_server_is_a_fault_and_no_score(tmp_path, closed_port):
     nobody = SimpleNamespace(url=f"http://127.0.0.1:{closed_port}")
-    evaluated = play(tmp_path / "e", asked_policy(nobody, attempts=1), tasks=TASKS[:2], runs=1)
+    evaluated = play(tmp_path / "e", served(nobody, attempts=1), tasks=TASKS[:2], runs=1)
     assert [fault.error for fault in evaluated.faults] == ["EndpointError"] * 2 and not evaluated.results
 
 
@@ -345,34 +368,24 @@ def test_no_server_is_a_fault_and_no_score(tmp_path, closed_port):
     [
         *({}, {"choices": []}, {"choices": 5}, {"choices": [{"message": {"role": "assistant"}}]}),
         *({"choices": [{"message": {"content": said}}]} for said in ([1], [{"type": "image_url"}], {"text": "a"}, 5)),
+        *(says(HIT, reason) for reason in ("abort", "error", "Cancelled")),  # the engine broke them off
+        (400, {}, b"too many images"),
     ],
 )
-def test_an_answer_without_a_reply_is_a_fault(tmp_path, content):
-    with serving(lambda number, body: content) as server:
-        evaluated = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1)
-    assert [fault.error for fault in evaluated.faults] == ["EndpointError"]
-
-
-@pytest.mark.parametrize("reason", ["abort", "error", "Cancelled"])
-def test_a_reply_that_the_engine_broke_off_is_a_fault_and_no_score(tmp_path, reason):
-    with serving(lambda number, body: says(HIT, reason)) as server:
-        evaluated = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1)
+def test_an_answer_without_a_whole_reply_is_a_fault_at_once_and_no_score(tmp_path, content):
+    evaluated, asked = play_on(tmp_path / "e", content)
     assert [fault.error for fault in evaluated.faults] == ["EndpointError"] and not evaluated.results
+    assert len(asked) == 1
+    assert isinstance(content, dict) or "too many images" in evaluated.faults[0].message
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 302])
 def test_a_server_that_refuses_us_ends_the_evaluation(tmp_path, status):
     answer = status, {"Location": "http://127.0.0.1:9/"}, f"no such key {KEY}".encode()
     with serving(lambda number, body: answer) as server, pytest.raises(ConfigError, match=f"status {status}") as error:
-        play(tmp_path / "e", asked_policy(server, KEY), desktops=1)
+        play(tmp_path / "e", served(server, KEY), desktops=1)
     assert KEY not in str(error.value) and len(server.asked) == 1
     assert EvaluationFolder(tmp_path / "e").read().faults == ()
-
-
-def test_a_request_that_is_refused_alone_is_a_fault_at_once(tmp_path):
-    with serving(lambda number, body: (400, {}, b"maximum context length is 10 tokens")) as server:
-        (fault,) = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1).faults
-    assert "maximum context length" in fault.message and len(server.asked) == 1
 
 
 def test_the_only_model_is_found_with_its_context():
@@ -392,10 +405,10 @@ def test_the_only_model_is_found_with_its_context():
 )
 def test_a_server_that_would_sample_by_the_models_own_options_is_told_training_s(tmp_path, owner, options):
     listed = {"data": [{"id": "m", "owned_by": owner}]}
-    with serving(lambda number, body: says(DONE) if body else listed) as server:
+    with serving(lambda number, body: listed) as server:
         model = asyncio.run(find_model(Endpoint(server.url), None))
-        settings = play(tmp_path / "e", asked_policy(server, model=model), tasks=TASKS[:1], runs=1).settings
-    body = server.asked[-1]["body"]
+    evaluated, asked = play_on(tmp_path / "e", says(DONE), model=model)
+    body, settings = asked[0]["body"], evaluated.settings
     assert {name: body[name] for name in AS_IN_TRAINING if name in body} == options
     assert {name: settings["policy"][name] for name in AS_IN_TRAINING if name in settings["policy"]} == options
 
@@ -408,15 +421,7 @@ def test_a_server_with_another_number_of_models_needs_a_name(data):
 
 @pytest.mark.parametrize(
     "url",
-    [
-        "localhost:8000",
-        "ftp://a/v1",
-        "http://",
-        "http://a:b@c/v1",
-        "http://a/v1?key=b",
-        "http://a:x/v1",
-        "http://[::1/",
-    ],
+    "localhost:8000 ftp://a/v1 http:// http://a:b@c/v1 http://a/v1?key=b http://a:x/v1 http://[::1/".split(),
 )
 def test_no_endpoint_and_none_with_a_key_in_it(url):
     with pytest.raises(ConfigError, match="--endpoint") as error:
@@ -434,15 +439,12 @@ def test_a_key_comes_from_the_environment(monkeypatch):
 
 def test_a_window_is_sent_as_the_model_would_see_it_in_training(tmp_path):
     """Two screenshots at a time; of what came before them the replies, as turns of their own."""
-    replies = [HIT, HIT, HIT, DONE]
     agent = {"context": "window", "max_screenshots": 2, "max_steps": 4}
-    with serving(lambda number, body: says(replies[number - 1], total=200)) as server:
-        (result,) = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1, agent=agent).results
-    assert result.turns == 4
-    sent = [
-        [m["content"] if isinstance(m["content"], str) else "image" for m in one["body"]["messages"]]
-        for one in server.asked
-    ]
+    replies = [says(said, total=200) for said in (HIT, HIT, HIT, DONE)]
+    evaluated, asked = play_on(tmp_path / "e", replies, agent=agent)
+    assert evaluated.results[0].turns == 4
+    contents = [[message["content"] for message in body["messages"]] for body in bodies(asked)]
+    sent = [[said if isinstance(said, str) else "image" for said in shown] for shown in contents]
     words = sent[0][:2]
     assert sent == [
         [*words, "image"],
@@ -450,10 +452,7 @@ def test_a_window_is_sent_as_the_model_would_see_it_in_training(tmp_path):
         [*words, HIT, "image", HIT, "image"],
         [*words, HIT, HIT, "image", HIT, "image"],
     ]
-    shown = [
-        [m["content"][0]["image_url"]["url"] for m in one["body"]["messages"] if not isinstance(m["content"], str)]
-        for one in server.asked
-    ]
+    shown = [[said[0]["image_url"]["url"] for said in one if not isinstance(said, str)] for one in contents]
     assert shown[2][0] == shown[1][1] and shown[3][0] == shown[2][1]
     (document,) = [json.loads(path.read_text()) for path in (tmp_path / "e").rglob("episode.json")]
     assert [turn["first_screenshot"] for turn in document["turns"]] == [0, 0, 1, 2]
@@ -477,11 +476,9 @@ def test_a_window_has_fewer_screenshots_where_replies_fill_it_and_ends_where_the
         return says(talk, total=used + 64)
 
     agent = {"max_screenshots": 3, **agent}
-    with serving(answer) as server:
-        policy = asked_policy(server, context=limit)
-        done = play(tmp_path / "e", policy, tasks=TASKS[:1], runs=1, budgets=(40,), agent=agent)
+    done, asked = play_on(tmp_path / "e", answer, context=limit, budgets=(40,), agent=agent)
     assert not done.faults and done.results[0].stop_reason.value == "token_limit" and done.results[0].turns > 8
-    used, images = zip(*(length(one["body"]) for one in server.asked), strict=True)
+    used, images = zip(*map(length, bodies(asked)), strict=True)
     assert images[:3] == (1, 2, 3) and images[-1] == 1 and limit - used[-1] < 64 + 64 + 117 + 16 + 60
 
 
@@ -498,10 +495,7 @@ def resizing(tokens):
         messages = [m["content"] for m in body["messages"]]
         words = sum(len(content) // 4 for content in messages if isinstance(content, str))
         images = sum(not isinstance(content, str) for content in messages)
-        prompt = words + 11 * len(messages) + tokens * images
-        said = HIT if number < 3 else DONE
-        usage = {"prompt_tokens": prompt, "completion_tokens": 30, "total_tokens": prompt + 30}
-        return {**says(said), "usage": usage}
+        return counted(HIT if number < 3 else DONE, words + 11 * len(messages) + tokens * images, 30)
 
     return answer
 
@@ -509,7 +503,7 @@ def resizing(tokens):
 @pytest.mark.parametrize("tokens", [SHOWN // 4, SHOWN - 60, SHOWN * 3])
 def test_a_server_that_resizes_screenshots_again_ends_the_evaluation_at_the_first_mismatch(tmp_path, tokens):
     with serving(resizing(tokens)) as server, pytest.raises(ConfigError) as error:
-        play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1, desktops=1)
+        play(tmp_path / "e", served(server), tasks=TASKS[:1], runs=1, desktops=1)
     assert len(server.asked) <= 2
     told = str(error.value)
     assert "screenshots of 364x252 pixels, so that clicks would miss: each should have 117 tokens" in told
@@ -519,20 +513,14 @@ def test_a_server_that_resizes_screenshots_again_ends_the_evaluation_at_the_firs
 
 @pytest.mark.parametrize("agent", [{}, {"context": "window", "max_screenshots": 2}])
 def test_a_server_that_shows_screenshots_as_they_are_is_not_stopped(tmp_path, agent):
-    with serving(resizing(SHOWN)) as server:
-        (result,) = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1, agent=agent).results
-    assert result.turns == 3
+    evaluated, _ = play_on(tmp_path / "e", resizing(SHOWN), agent=agent)
+    assert evaluated.results[0].turns == 3
 
 
 def test_a_reply_of_broken_characters_which_has_more_tokens_when_it_is_sent_back_is_no_mismatch(tmp_path):
-    def answer(number, body):
-        prompt = SHOWN * number + (0 if number == 1 else 3 * 100 + 40)
-        usage = {"prompt_tokens": prompt, "completion_tokens": 100, "total_tokens": prompt + 100}
-        return {**says("Thought: " + "\ufffd" * 100 + f"\n{HIT}" if number == 1 else DONE), "usage": usage}
-
-    with serving(answer) as server:
-        (result,) = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1).results
-    assert result.turns == 2
+    replies = [counted(f"Thought: {chr(0xFFFD) * 100}\n{HIT}", SHOWN, 100), counted(DONE, 2 * SHOWN + 340, 100)]
+    evaluated, _ = play_on(tmp_path / "e", replies)
+    assert evaluated.results[0].turns == 2
 
 
 CALLS = {"tool_calls": [{"function": {"name": "computer_use", "arguments": "{}"}}]}
@@ -576,8 +564,8 @@ def apart(reason, **message):
 )
 def test_an_answer_that_is_not_the_models_text_ends_the_evaluation(tmp_path, answer, told):
     agent = OWN_LOOP if "stop" in str(answer) else {}
-    with serving(lambda number, body: answer) as server, pytest.raises(ConfigError) as error:
-        play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1, agent=agent)
+    with pytest.raises(ConfigError) as error:
+        play_on(tmp_path / "e", answer, agent=agent)
     assert told in str(error.value) and f"(task {TASKS[0].task_id})" in str(error.value)
     assert EvaluationFolder(tmp_path / "e").read().results == ()
 
@@ -590,16 +578,15 @@ def test_an_answer_that_is_not_the_models_text_ends_the_evaluation(tmp_path, ans
     ],
 )
 def test_a_text_in_parts_or_beside_its_reasoning_is_the_reply(tmp_path, message):
-    with serving(lambda number, body: apart("stop", **message)) as server:
-        (result,) = play(tmp_path / "e", asked_policy(server), tasks=TASKS[:1], runs=1).results
-    assert result.stop_reason is not StopReason.PARSE_ERROR
+    evaluated, _ = play_on(tmp_path / "e", apart("stop", **message))
+    assert evaluated.results[0].stop_reason is not StopReason.PARSE_ERROR
 
 
 def test_a_model_whose_positions_never_exceed_1000_is_warned_of_once(tmp_path, caplog):
     large = ImageGeometry(28, 2_000_000, 16384 * 784)
     hits = "Thought: t\nAction: " + "\n\n".join(["click(start_box='(900,500)')"] * 8)
     with serving(lambda number, body: says(hits)) as server:
-        policy = EndpointPolicy(Endpoint(server.url, patience=Patience(attempts=1)), ServedModel("m"), large)
+        policy = EndpointPolicy(Endpoint(server.url, attempts=1), ServedModel("m"), large)
         agent = {"max_steps": 2, "between_actions_s": 0}
         play(tmp_path / "e", policy, tasks=TASKS, runs=1, agent=agent, budgets=(2,))
     (told,) = [record.getMessage() for record in caplog.records if "above 1000" in record.getMessage()]
@@ -609,14 +596,10 @@ def test_a_model_whose_positions_never_exceed_1000_is_warned_of_once(tmp_path, c
 
 def test_a_harness_asks_the_server_what_our_loop_would(tmp_path):
     """The same messages with what the policy wrote, pictures, sampling and seeds, whatever the harness sets."""
-    bodies = []
-    for agent in (None, OWN_LOOP):
-        with serving(lambda number, body: says([HIT, DONE][number - 1], total=200)) as server:
-            out = tmp_path / str(len(bodies))
-            (result,) = play(out, asked_policy(server), tasks=TASKS[:1], runs=1, agent=agent).results
-        assert (result.success, result.turns) == (1.0, 2)
-        bodies.append([one["body"] for one in server.asked])
-    assert bodies[0] == bodies[1]
+    replies = [says(HIT, total=200), says(DONE)]
+    starts = [play_on(tmp_path / str(number), replies, agent=agent) for number, agent in enumerate((None, OWN_LOOP))]
+    assert [(start.results[0].success, start.results[0].turns) for start, _ in starts] == [(1.0, 2)] * 2
+    assert bodies(starts[0][1]) == bodies(starts[1][1])
 
 
 def test_a_harness_is_handed_calls_of_tools_and_hands_tools_and_stop_words_on(tmp_path):
@@ -632,18 +615,11 @@ def test_a_harness_is_handed_calls_of_tools_and_hands_tools_and_stop_words_on(tm
         messages = [user("one"), got[0]["message"], result]
         got.append((await ask_policy(client, messages, model="judge-untrained", max_tokens=5))[1]["choices"][0])
 
-    CURRENT.append(program)
-    try:
-        answers = [{"choices": [called]}, says("so be it", "length")]
-        with serving(lambda number, body: answers[number - 1]) as server:
-            agent = {"harness": "support.harness_agents:current"}
-            evaluated = play(tmp_path, asked_policy(server), tasks=TASKS[:1], runs=1, agent=agent)
-    finally:
-        CURRENT.clear()
+    evaluated, asked = play_program(tmp_path, program, [{"choices": [called]}, says("so be it", "length")])
     assert evaluated.faults == () and evaluated.results[0].turns == 1
     assert (got[0]["finish_reason"], got[0]["message"]["tool_calls"]) == ("tool_calls", [call])
     assert (got[1]["finish_reason"], got[1]["message"]["content"]) == ("length", "so be it")
-    first, second = (one["body"] for one in server.asked)
+    first, second = bodies(asked)
     assert (first["tools"], first["stop"], first["temperature"], first["max_tokens"]) == ([tool], ["###"], 0.6, 64)
     assert second["messages"][1]["tool_calls"] == [call] and second["messages"][2] == result
     assert (second["model"], second["max_tokens"]) == ("m", 5) and "tools" not in second
@@ -659,15 +635,9 @@ def test_calls_without_a_content_and_with_half_a_character_go_to_a_harness_and_b
         status, _ = await ask_policy(client, [user("one"), first["choices"][0]["message"], user("on")], tools=[tool])
         assert status == 200
 
-    CURRENT.append(program)
-    try:
-        with serving(lambda number, body: [called, says("x \ud800")][number - 1]) as server:
-            agent = {"harness": "support.harness_agents:current"}
-            (result,) = play(tmp_path, asked_policy(server), tasks=TASKS[:1], runs=1, agent=agent).results
-    finally:
-        CURRENT.clear()
-    assert result.turns == 2
-    (sent,) = server.asked[1]["body"]["messages"][1]["tool_calls"]
+    evaluated, asked = play_program(tmp_path, program, [called, says("x \ud800")])
+    assert evaluated.results[0].turns == 2
+    (sent,) = asked[1]["body"]["messages"][1]["tool_calls"]
     assert sent["function"] == {"name": "click", "arguments": '{"x": "?"}'}
 
 
@@ -676,14 +646,8 @@ def test_calls_of_another_shape_are_a_fault_and_show_no_key(tmp_path, calls):
     async def program(task, client, desktop):
         await ask_policy(client, [user("one")], tools=[{"type": "function", "function": {"name": "click"}}])
 
-    CURRENT.append(program)
-    try:
-        answer = {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": calls}}]}
-        with serving(lambda number, body: answer) as server:
-            agent = {"harness": "support.harness_agents:current"}
-            evaluated = play(tmp_path, asked_policy(server, KEY), tasks=TASKS[:1], runs=1, agent=agent)
-    finally:
-        CURRENT.clear()
+    answer = {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": calls}}]}
+    evaluated, _ = play_program(tmp_path, program, answer, key=KEY)
     (fault,) = evaluated.faults
     assert fault.error == "EndpointError" and "calls of tools" in fault.message and "secr" not in fault.message
 
@@ -696,24 +660,9 @@ def test_an_episode_of_a_harness_keeps_no_pixels(tmp_path):
         await ask_policy(client, [user("one", desktop.observation.screenshot)])
         shown.extend(client.images.values())
 
-    CURRENT.append(program)
-    try:
-        with serving(lambda number, body: says(DONE)) as server:
-            play(
-                tmp_path,
-                asked_policy(server),
-                tasks=TASKS[:1],
-                runs=1,
-                agent={"harness": "support.harness_agents:current"},
-            )
-    finally:
-        CURRENT.clear()
+    play_program(tmp_path, program, says(DONE))
     (image,) = shown
     assert image.decoded() is not image and image.decoded().size == image.size
-
-
-def counted(text, prompt_tokens):
-    return {**says(text), "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": 20}}
 
 
 @pytest.mark.parametrize(
@@ -725,12 +674,10 @@ def counted(text, prompt_tokens):
     ],
 )
 def test_a_harness_that_asks_beyond_the_context_has_come_to_its_token_limit(tmp_path, answer):
-    with serving(lambda number, body: counted(HIT, 200) if number == 1 else answer) as server:
-        policy = asked_policy(server, context=300)
-        (result,) = play(tmp_path, policy, tasks=TASKS[:1], runs=1, agent=OWN_LOOP).results
+    (result,) = play_on(tmp_path, [counted(HIT, 200), answer], context=300, agent=OWN_LOOP)[0].results
     assert (result.success, result.turns, result.stop_reason) == (1.0, 1, StopReason.TOKEN_LIMIT)
 
 
 def test_a_server_that_resizes_a_harness_screenshots_ends_the_evaluation(tmp_path):
-    with serving(lambda number, body: counted(HIT, 60)) as server, pytest.raises(ConfigError, match="resize our"):
-        play(tmp_path, asked_policy(server), tasks=TASKS[:1], runs=1, agent=OWN_LOOP)
+    with pytest.raises(ConfigError, match="resize our"):
+        play_on(tmp_path, counted(HIT, 60), agent=OWN_LOOP)

@@ -4,6 +4,7 @@ import base64
 
 import aiohttp
 
+from arpo_verl.harness.chat_completions import write_content
 from arpo_verl.models.family import load_family
 from arpo_verl.types import Fail, Finish, Size
 
@@ -16,16 +17,7 @@ def data_url(screenshot):
 def as_openai(messages, screenshots):
     """Our messages as OpenAI's, each image's place filled."""
     urls = map(data_url, screenshots)
-    return [
-        {
-            "role": message["role"],
-            "content": [
-                {"type": "image_url", "image_url": {"url": next(urls)}} if part["type"] == "image" else part
-                for part in message["content"]
-            ],
-        }
-        for message in messages
-    ]
+    return [{**message, "content": write_content(message["content"], urls)} for message in messages]
 
 
 async def ask(client, messages, *, token=None, **more):

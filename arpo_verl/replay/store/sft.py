@@ -39,7 +39,7 @@ class Tokenizer(Protocol):
     def convert_tokens_to_ids(self, tokens: str) -> Any: ...
 
 
-class Message(NamedTuple):
+class _Turn(NamedTuple):
     """One turn of a conversation."""
 
     role: str
@@ -49,7 +49,7 @@ class Message(NamedTuple):
 
 class _Form(NamedTuple):
     file: str
-    example: Callable[[Sequence[Message], Sequence[str]], dict[str, Any]]
+    example: Callable[[Sequence[_Turn], Sequence[str]], dict[str, Any]]
     """(messages, names of their images) -> a line. Raises `ReplayError` if the format cannot contain them."""
     description: Mapping[str, Any] | None = None
     """The file's entry in `dataset_info.json`; None if the format has no such file."""
@@ -113,7 +113,7 @@ def _examples(
     return examples
 
 
-def _messages(row: StoredRow, tokenizer: Tokenizer) -> list[Message]:
+def _messages(row: StoredRow, tokenizer: Tokenizer) -> list[_Turn]:
     """Read a row's turns back from its tokens.
 
     Raises:
@@ -122,14 +122,14 @@ def _messages(row: StoredRow, tokenizer: Tokenizer) -> list[Message]:
     text = "".join(_texts(row, tokenizer))
     if not text.endswith(_END):
         text += _END
-    messages: list[Message] = []
+    messages: list[_Turn] = []
     end = 0
     for turn in _TURN.finditer(text):
         said = _SCREENSHOT.split(turn[2])
         parts = [part for between in said for part in (between, None)][:-1]
         if turn.start() != end or any(map(_MARK.search, said)):
             break
-        messages.append(Message(turn[1], tuple(part for part in parts if part != "")))
+        messages.append(_Turn(turn[1], tuple(part for part in parts if part != "")))
         end = turn.end()
     if end != len(text) or messages[-1].role != "assistant":
         raise ReplayError("its tokens are not a chat in Qwen-VL's format; is --tokenizer the policy's?")
@@ -154,7 +154,7 @@ def _texts(row: StoredRow, tokenizer: Tokenizer) -> Iterator[str]:
         yield said.removesuffix(_PAD) + text[len(said) :]
 
 
-def _sharegpt(messages: Sequence[Message], names: Sequence[str]) -> dict[str, Any]:
+def _sharegpt(messages: Sequence[_Turn], names: Sequence[str]) -> dict[str, Any]:
     """Format for LLaMA-Factory: a system prompt, then a human and a model in turn."""
     system = "".join(part or "" for part in messages[0].parts) if messages[0].role == "system" else ""
     turns: list[dict[str, str]] = []
@@ -168,7 +168,7 @@ def _sharegpt(messages: Sequence[Message], names: Sequence[str]) -> dict[str, An
     return {"conversations": turns, "system": system, "images": list(names)}
 
 
-def _openai(messages: Sequence[Message], names: Sequence[str]) -> dict[str, Any]:
+def _openai(messages: Sequence[_Turn], names: Sequence[str]) -> dict[str, Any]:
     """Format for TRL: messages whose content is a list of parts. `datasets` loads the files named as `images`."""
     said = [
         {

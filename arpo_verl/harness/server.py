@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,15 +12,15 @@ from weakref import WeakKeyDictionary
 from aiohttp import web
 
 from arpo_verl.errors import GenerationError, RequestError
+from arpo_verl.harness.chat_completions import read_request, write_stream
 from arpo_verl.harness.client import HarnessClient
-from arpo_verl.harness.requests import read_request
 from arpo_verl.untrusted import MOST_JSON_BYTES
 
 MOST_AT_ONCE = 16
 """Requests of one episode: each may take `MOST_JSON_BYTES` of memory."""
 
 
-class Endpoint:
+class HarnessServer:
     """The server of one event loop."""
 
     def __init__(self) -> None:
@@ -29,7 +28,7 @@ class Endpoint:
         self._clients: dict[str, HarnessClient] = {}
         self._running: Counter[str] = Counter()
 
-    async def start(self) -> Endpoint:
+    async def start(self) -> HarnessServer:
         """Listen on a free port."""
         app = web.Application(client_max_size=MOST_JSON_BYTES)
         app.router.add_post("/v1/chat/completions", self._complete)
@@ -78,15 +77,15 @@ class Endpoint:
         return web.json_response({"object": "list", "data": [model]})
 
 
-_ENDPOINTS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[Endpoint]] = WeakKeyDictionary()
+_SERVERS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Task[HarnessServer]] = WeakKeyDictionary()
 
 
-async def shared_endpoint() -> Endpoint:
-    """The endpoint of this event loop, which runs as long as its process."""
+async def shared_server() -> HarnessServer:
+    """Return the server of this event loop, which runs as long as its process."""
     loop = asyncio.get_running_loop()
-    if loop not in _ENDPOINTS:
-        _ENDPOINTS[loop] = loop.create_task(Endpoint().start())
-    return await asyncio.shield(_ENDPOINTS[loop])
+    if loop not in _SERVERS:
+        _SERVERS[loop] = loop.create_task(HarnessServer().start())
+    return await asyncio.shield(_SERVERS[loop])
 
 
 def _token(request: web.Request) -> str:
@@ -101,18 +100,7 @@ async def _burst(request: web.Request, answer: Mapping[str, Any], with_usage: bo
     """A whole reply as a stream of one piece."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
-    choice = answer["choices"][0]
-    calls = [{"index": index, **call} for index, call in enumerate(choice["message"].get("tool_calls", ()))]
-    delta = {**choice["message"], **({"tool_calls": calls} if calls else {})}
-    head = {**answer, "object": "chat.completion.chunk"}
-    usage = head.pop("usage")
-    pieces: list[tuple[list[dict[str, Any]], dict[str, Any]]] = [
-        ([{"index": 0, "delta": delta, "finish_reason": None}], {}),
-        ([{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}], {}),
-        *([([], {"usage": usage})] if with_usage else []),
-    ]
-    for choices, more in pieces:
-        await response.write(f"data: {json.dumps({**head, 'choices': choices, **more})}\n\n".encode())
-    await response.write(b"data: [DONE]\n\n")
+    for event in write_stream(answer, with_usage):
+        await response.write(event)
     await response.write_eof()
     return response
