@@ -115,23 +115,19 @@ class Endpoint:
         self._tls = ssl.create_default_context()
         self._tls.load_verify_locations(requests.utils.DEFAULT_CA_BUNDLE_PATH)
 
-    async def reply(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the answer of `chat/completions`.
+    async def ask(self, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """Return the server's answer to a request.
+
+        Args:
+            path: `models`, or `chat/completions` with a body.
 
         Raises:
             EndpointError: no usable answer came, after all attempts.
             ConfigError: the server refuses us.
         """
-        return await self._ask("POST", "chat/completions", body)
-
-    async def models(self) -> Mapping[str, Any]:
-        """Return the answer of `models`. It raises as `reply` does."""
-        return await self._ask("GET", "models", None)
-
-    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
         for attempt in range(self._attempts):
             try:
-                return await self._request(method, path, body)
+                return await self._request(path, body)
             except _Again as error:
                 again = error
             if attempt == 0 and isinstance(again.__cause__, aiohttp.ClientConnectorError):
@@ -143,7 +139,7 @@ class Endpoint:
             "that the server runs and has loaded its model"
         ) from again
 
-    async def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    async def _request(self, path: str, body: Mapping[str, Any] | None) -> Mapping[str, Any]:
         """Send one request. It follows no redirection, which would pass on the key, and unpacks nothing."""
         headers = {"Accept-Encoding": "identity", "Content-Type": "application/json"}
         headers |= {"Authorization": f"Bearer {self._key}"} if self._key else {}
@@ -151,7 +147,7 @@ class Endpoint:
             async with (
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(self._timeout_s), auto_decompress=False) as session,
                 session.request(
-                    method,
+                    "GET" if body is None else "POST",
                     f"{self.url}/{path}",
                     data=None if body is None else io.BytesIO(json.dumps(body).encode()),
                     headers=headers,
@@ -198,7 +194,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """This is a model as its server lists it."""
+    """A model as its server lists it."""
 
     name: str
     context: int | None = None
@@ -207,46 +203,37 @@ class ServedModel:
     """Fields of a request that OpenAI's API lacks: `AS_IN_TRAINING` if the server knows them."""
 
 
+@dataclass(frozen=True)
 class EndpointPolicy:
-    """This is a server's model, as a policy to evaluate.
+    """A server's model, as a policy to evaluate."""
 
-    Args:
-        model: the model.
-        geometry: how the model's processor resizes screenshots; its coordinates are in the resized one.
-        context: most tokens of a sequence; None takes the server's number.
-        facts: what identifies the model, if the server's address and name do not.
-    """
+    endpoint: Endpoint
+    model: ServedModel
+    geometry: ImageGeometry
+    """How the model's processor resizes screenshots; its coordinates are in the resized one."""
+    context: int | None = None
+    """Most tokens of a sequence; None takes the server's number."""
+    identity: Mapping[str, Any] | None = None
+    """What identifies the model, if the server's address and name do not."""
+    _positions: dict[str, CoordinateRange] = field(default_factory=dict, init=False)
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        model: ServedModel,
-        geometry: ImageGeometry,
-        context: int | None = None,
-        facts: Mapping[str, Any] | None = None,
-    ):
-        self._facts = facts or {"endpoint": endpoint.url, "model": model.name}
-        self._endpoint = endpoint
-        self._model = model
-        self._geometry = geometry
-        self._context = context or model.context
-        self._positions: dict[str, CoordinateRange] = {}
+    @property
+    def most_tokens(self) -> int | None:
+        return self.context or self.model.context
 
     @property
     def facts(self) -> dict[str, Any]:
-        return {**self._facts, "context": self._context, **self._model.options, **vars(self._geometry)}
+        identity = self.identity or {"endpoint": self.endpoint.url, "model": self.model.name}
+        return {**identity, "context": self.most_tokens, **self.model.options, **vars(self.geometry)}
 
     def conversation(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> Conversation:
         """See `Policy`."""
         positions = self._positions.setdefault(config.model_family, CoordinateRange(config.model_family))
-        return _EndpointConversation(self._replies(config, sampling, trial), positions)
+        return _EndpointConversation(_Replies(self, config, sampling, trial), positions)
 
     def chat(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> PolicyChat:
         """See `Policy`."""
-        return _EndpointChat(self._replies(config, sampling, trial))
-
-    def _replies(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> _Replies:
-        return _Replies(self._endpoint, self._model, self._geometry, self._context, config, sampling, trial)
+        return _EndpointChat(_Replies(self, config, sampling, trial))
 
 
 async def find_model(endpoint: Endpoint, name: str | None) -> ServedModel:
@@ -256,8 +243,9 @@ async def find_model(endpoint: Endpoint, name: str | None) -> ServedModel:
         ConfigError: the server has several models, or none with this name.
         EndpointError: it does not answer.
     """
-    listed = (await endpoint.models()).get("data")
-    models = {one["id"]: one for one in listed if _names_model(one)} if isinstance(listed, list) else {}
+    listed = (await endpoint.ask("models")).get("data")
+    cards = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
+    models = {card["id"]: card for card in cards if isinstance(card.get("id"), str)}
     if name is None and len(models) == 1:
         name = next(iter(models))
     known = f"one that {endpoint.url} has: {endpoint.shown(', '.join(sorted(models)[:20])) or 'it names none'}"
@@ -273,10 +261,7 @@ async def find_model(endpoint: Endpoint, name: str | None) -> ServedModel:
 class _Replies:
     """Asks a server for an episode's replies."""
 
-    endpoint: Endpoint
-    model: ServedModel
-    geometry: ImageGeometry
-    context: int | None
+    policy: EndpointPolicy
     config: GuiAgentConfig
     sampling: Sampling
     trial: Trial
@@ -292,23 +277,24 @@ class _Replies:
             EndpointError: the server gives no usable reply.
             ConfigError: it refuses us, or puts the reply elsewhere than into its text.
         """
+        model, endpoint = self.policy.model, self.policy.endpoint
         body = {
-            "model": self.model.name,
+            "model": model.name,
             "messages": messages,
             "max_tokens": self.config.max_reply_tokens,
             "temperature": self.sampling.temperature,
             "top_p": self.sampling.top_p,
             "seed": reply_seed(self.sampling, self.trial, number),
-            **self.model.options,
+            **model.options,
             **more,
         }
-        answer = await self.endpoint.reply(body)
-        reply = read_answer(answer, body["max_tokens"], self.endpoint.shown, "tools" in body)
+        answer = await endpoint.ask("chat/completions", body)
+        reply = read_answer(answer, body["max_tokens"], endpoint.shown, "tools" in body)
         return replace(reply, text=_without_structure(reply.text))
 
     async def data_url(self, image: Image.Image) -> str:
         """Return a screenshot as the model's processor would resize it."""
-        return await asyncio.to_thread(_data_url, image, self.geometry.image_size(Size(*image.size)))
+        return await asyncio.to_thread(_data_url, image, self.policy.geometry.image_size(Size(*image.size)))
 
 
 class _EndpointConversation:
@@ -319,8 +305,8 @@ class _EndpointConversation:
     def __init__(self, replies: _Replies, positions: CoordinateRange):
         self._replies = replies
         self._config = replies.config
-        self._geometry = replies.geometry
-        self._growth = PromptGrowth(replies.geometry)
+        self._geometry = replies.policy.geometry
+        self._growth = PromptGrowth(replies.policy.geometry)
         self._positions = positions
         self._screens: list[Size] = []
         self._urls: list[str] = []
@@ -378,7 +364,7 @@ class _EndpointConversation:
     def _fits(self, first: int) -> bool:
         """Return whether the newest screenshot and a reply to it fit if `first` is the first shown screenshot. Of the
         others it subtracts only the images' own tokens, since more is not known."""
-        context = self._replies.context
+        context = self._replies.policy.most_tokens
         if context is None or not self._used:
             return True
         gone = sum(self._image_tokens[self._first : first])
@@ -396,7 +382,7 @@ class _EndpointChat:
 
     def __init__(self, replies: _Replies):
         self._replies = replies
-        self._geometry = replies.geometry
+        self._geometry = replies.policy.geometry
         self._urls: dict[bytes, str] = {}
         self._said: dict[tuple[object, ...], str] = {}
         self._number = 0
@@ -426,7 +412,7 @@ class _EndpointChat:
             reply = await self._replies.ask(await self._messages(asked), number, max_tokens=asked.max_tokens, **more)
         except _TooLong as error:
             raise RequestError(str(error), 400, TOO_LONG) from error
-        prompt_tokens, context = reply.prompt_tokens, self._replies.context
+        prompt_tokens, context = reply.prompt_tokens, self._replies.policy.most_tokens
         if context is not None and prompt_tokens + asked.max_tokens > context:
             message = f"the prompt has {prompt_tokens} tokens, and with a reply of {asked.max_tokens} it must fit into"
             raise RequestError(f"{message} the {context} of the model's context (--context)", 400, TOO_LONG)
@@ -494,10 +480,6 @@ def _data_url(image: Image.Image, size: Size) -> str:
     buffer = io.BytesIO()
     functional.to_pil_image(resized).save(buffer, "PNG", compress_level=1)
     return png_url(buffer.getvalue())
-
-
-def _names_model(one: Any) -> bool:
-    return isinstance(one, Mapping) and isinstance(one.get("id"), str)
 
 
 def _seconds(value: str | None) -> float:

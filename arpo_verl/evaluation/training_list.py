@@ -1,4 +1,4 @@
-"""This writes the tasks that a filter keeps to a folder in OSWorld's layout, and why each is in it or not."""
+"""Write the tasks that a filter keeps to a folder in OSWorld's layout, and why each is in it or not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from arpo_verl.evaluation.filtering import Fate, FilteredTask, Outlook
 from arpo_verl.evaluation.keep_rule import KeepRule
-from arpo_verl.evaluation.osworld_layout import folder_name
+from arpo_verl.evaluation.report import folder_name
 from arpo_verl.files import replacing_directory, write_whole
 from arpo_verl.types import Task
 
@@ -21,7 +21,7 @@ LIST_FOLDER, FILTER_FILE = "training_tasks", "filter.json"
 
 @dataclass(frozen=True)
 class Filtered:
-    """This is the result of a filter."""
+    """The result of a filter."""
 
     rule: KeepRule
     error: float

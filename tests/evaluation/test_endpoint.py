@@ -147,7 +147,7 @@ def bodies(asked):
 def ask(server, **options):
     """One reply of the server's, as it is."""
     options = {"attempts": 2, "rest_s": 0, "timeout_s": 20, **options}
-    return asyncio.run(Endpoint(server.url, KEY, **options).reply({"model": "m"}))
+    return asyncio.run(Endpoint(server.url, KEY, **options).ask("chat/completions", {"model": "m"}))
 
 
 def test_a_server_of_this_machine_is_asked_by_no_proxy(monkeypatch):
