@@ -24,7 +24,7 @@ from arpo_verl.harness.chat_completions import (
     write_answer,
 )
 from arpo_verl.harness.policy_chat import TOO_LONG, Answer, Asked, PolicyChat
-from arpo_verl.harness.transcript import Reply
+from arpo_verl.harness.transcript import TokenReply
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.episode import DecodeScreenshot, Turn, Watcher
 from arpo_verl.types import Observation, StopReason
@@ -91,7 +91,7 @@ class HarnessClient:
         self.token = secrets.token_urlsafe(32)
         """Its `api_key`. No other episode's endpoint or desktop takes it."""
         self.waits = Waits()
-        self.replies: list[Reply] = []
+        self.replies: list[TokenReply] = []
         """Those that may be trained: of each turn one, or none at all."""
         self.turns: list[Turn] = []
         self.images: dict[bytes, Image.Image] = {}
@@ -104,11 +104,10 @@ class HarnessClient:
         self._decode = decode
         self._ended = ended
         self._watcher = watcher
-        self._decoding: dict[bytes, asyncio.Task[tuple[Image.Image, bytes]]] = {}
+        self._decoding = asyncio.Lock()
         self._ends: dict[bytes, tuple[int, int]] = {}
         """Of each conversation up to a reply, the reply's turn and how many messages there are."""
         self._asked = {True: 0, False: 0}
-        self._image_bytes = 0
         self._record_bytes = 0
 
     async def complete(self, request: ChatRequest | Mapping[str, Any]) -> dict[str, Any]:
@@ -219,44 +218,29 @@ class HarnessClient:
             raise
 
     async def _take_images(self, request: ChatRequest) -> list[bytes]:
-        """Have each image decoded that is new; returns the names of all, in order."""
+        """Decode each image that is new, one at a time; return the names of all, in order."""
         ids = [id for message in request.messages for id in message.image_ids]
         most = self._config.row_screenshots
         if len(ids) > most:
             raise RequestError(f"a request may show {most} images (gui_agent.max_screenshots), got {len(ids)}")
         urls = [url for message in request.messages for url in message.images]
-        decoding = {id: self._decode_once(id, url) for id, url in zip(ids, urls, strict=True)}
-        for id, task in decoding.items():
-            image, file = await asyncio.shield(task)  # which other requests may wait for too
-            self._check_open(request.is_trained)
-            if id not in self.images:
-                self.images[id], self.files[id] = image, file
-                if self._watcher is not None:
-                    self._watcher.saw(file)
+        async with self._decoding:
+            for id, url in zip(ids, urls, strict=True):
+                if id not in self.images:
+                    image, file = await self._decoded(url)
+                    self._check_open(request.is_trained)
+                    self.images[id], self.files[id] = image, file
+                    if self._watcher is not None:
+                        self._watcher.saw(file)
         return ids
-
-    def _decode_once(self, id: bytes, url: str) -> asyncio.Task[tuple[Image.Image, bytes]]:
-        """The task that decodes an image. One that fails is forgotten: its error holds the whole file."""
-        if id not in self._decoding:
-            self._decoding[id] = asyncio.create_task(self._decoded(url))
-            self._decoding[id].add_done_callback(functools.partial(self._forget_failed, id))
-        return self._decoding[id]
-
-    def _forget_failed(self, id: bytes, task: asyncio.Task[tuple[Image.Image, bytes]]) -> None:
-        if task.cancelled() or task.exception() is not None:
-            del self._decoding[id]
 
     async def _decoded(self, url: str) -> tuple[Image.Image, bytes]:
         file = await asyncio.to_thread(image_bytes, url)
-        self._image_bytes += len(file)
+        if len(file) + sum(map(len, self.files.values())) > MOST_IMAGE_BYTES:
+            raise RequestError(f"an episode may show {MOST_IMAGE_BYTES >> 20} MB of images", 413, "too_large")
         try:
-            if self._image_bytes > MOST_IMAGE_BYTES:
-                raise RequestError(f"an episode may show {MOST_IMAGE_BYTES >> 20} MB of images", 413, "too_large")
             return await self._decode(Observation(file)), file
-        except (DesktopLostError, RequestError) as error:
-            self._image_bytes -= len(file)
-            if isinstance(error, RequestError):
-                raise
+        except DesktopLostError as error:
             raise RequestError(f"an image cannot be shown to the policy: {error.__cause__ or error}") from error
 
     def _turn(self, asked: Asked, answer: Answer, seconds: float) -> Turn:

@@ -19,7 +19,7 @@ from arpo_verl.harness.played_desktop import PlayedDesktop
 from arpo_verl.harness.policy_chat import PolicyChat
 from arpo_verl.harness.server import shared_server
 from arpo_verl.harness.token_chat import ParseCalls, TokenChat
-from arpo_verl.harness.transcript import Reply, chains, lay_out, sequences, trained
+from arpo_verl.harness.transcript import TokenReply, chains, lay_out, sequences, trained
 from arpo_verl.images import LazyImage, content_id
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
@@ -218,14 +218,14 @@ class _HarnessPlayer:
         self._number_turns({number: seen.index(number) for number in seen}, rows)
         self._facts["rows"] = sequences(rows, stretches)
 
-    def _rows(self) -> list[list[Reply]]:
+    def _rows(self) -> list[list[TokenReply]]:
         limits = self._chat.limits
         return [] if limits is None else chains(trained(self._client.replies), limits)
 
-    def _number_turns(self, numbers: Mapping[int, int], rows: Sequence[Sequence[Reply]]) -> None:
+    def _number_turns(self, numbers: Mapping[int, int], rows: Sequence[Sequence[TokenReply]]) -> None:
         """Have the turns name screenshots by their final numbers, and the row that trains them."""
         row_of = {reply: number for number, row in enumerate(rows) for reply in row}
-        replies: Sequence[Reply | None] = self._client.replies or [None] * len(self.turns)
+        replies: Sequence[TokenReply | None] = self._client.replies or [None] * len(self.turns)
         for place, (turn, reply) in enumerate(zip(self.turns, replies, strict=True)):
             assert turn.request is not None, "a harness asked for it"
             newest, first = (numbers.get(number or 0, 0) for number in (turn.screenshot, turn.first_screenshot))

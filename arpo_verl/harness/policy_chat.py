@@ -9,7 +9,7 @@ from typing import Protocol
 from PIL import Image
 
 from arpo_verl.harness.chat_completions import ChatMessage, ChatRequest
-from arpo_verl.harness.transcript import Reply
+from arpo_verl.harness.transcript import TokenReply
 from arpo_verl.rollout.conversation import TokenLimits
 from arpo_verl.types import Size
 
@@ -33,9 +33,9 @@ class Asked:
     """The number of the turn that it goes on from; None where it begins a conversation."""
     known: int = 0
     """How many of its messages there are up to that turn's reply."""
-    earlier: Reply | None = field(default=None, repr=False)
+    earlier: TokenReply | None = field(default=None, repr=False)
     """That reply, where it may be trained."""
-    replies: Sequence[Reply] = field(default=(), repr=False)
+    replies: Sequence[TokenReply] = field(default=(), repr=False)
     """All replies of the episode that may be trained."""
 
 
@@ -48,7 +48,7 @@ class Answer:
     """OpenAI's `finish_reason`."""
     prompt_tokens: int
     reply_tokens: int
-    reply: Reply | None = field(default=None, repr=False)
+    reply: TokenReply | None = field(default=None, repr=False)
     """What of it may be trained; None where nobody trains on it."""
 
 

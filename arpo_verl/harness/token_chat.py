@@ -10,7 +10,7 @@ from typing import Any
 from arpo_verl.errors import RequestError
 from arpo_verl.harness.chat_completions import ChatMessage, ChatRequest, ToolCall
 from arpo_verl.harness.policy_chat import TOO_LONG, Answer, Asked
-from arpo_verl.harness.transcript import Reply, fits
+from arpo_verl.harness.transcript import TokenReply, fits
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Generate, TokenLimits
@@ -64,7 +64,7 @@ class TokenChat:
         written = await self._generate(prompt_ids, list(asked.images), most)
         log_probs = None if written.log_probs is None else written.log_probs[:most]
         said, generated, reason = await self._read(Generated(written.token_ids[:most], log_probs), asked)
-        reply = Reply(asked.name, prompt_ids, tuple(asked.image_ids), generated, asked.earlier, said.spoken)
+        reply = TokenReply(asked.name, prompt_ids, tuple(asked.image_ids), generated, asked.earlier, said.spoken)
         is_trained = asked.request.is_trained
         return Answer(said, reason, len(prompt_ids), len(generated.token_ids), reply if is_trained else None)
 
@@ -131,7 +131,7 @@ class TokenChat:
         return ChatMessage("assistant", text, calls or None), generated, reason
 
 
-def _own_replies(messages: Sequence[ChatMessage], replies: Sequence[Reply]) -> list[Sequence[int] | None]:
+def _own_replies(messages: Sequence[ChatMessage], replies: Sequence[TokenReply]) -> list[Sequence[int] | None]:
     """Of each message, the tokens of the reply that it repeats. The newest message is matched with the newest reply:
     two may read alike and be written in other tokens."""
     found: list[Sequence[int] | None] = []

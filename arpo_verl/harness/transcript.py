@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 @dataclass(eq=False)
-class Reply:
+class TokenReply:
     """One reply of the policy, and what it was written to."""
 
     request: bytes
@@ -25,7 +25,7 @@ class Reply:
     images: tuple[bytes, ...]
     """Names of those that the tokens show, in order."""
     generated: Generated = field(repr=False)
-    earlier: Reply | None = None
+    earlier: TokenReply | None = None
     """The reply that the messages go on from, whose tokens these begin with; None where they begin anew."""
     spoken: tuple[object, ...] = ()
     """See `harness.chat_completions.ChatMessage.spoken`."""
@@ -36,7 +36,7 @@ class Reply:
         return [*self.prompt_ids, *self.generated.token_ids]
 
 
-def trained(replies: Sequence[Reply]) -> list[Reply]:
+def trained(replies: Sequence[TokenReply]) -> list[TokenReply]:
     """Those that the program went on with.
 
     Of several replies to the same messages, as a retry asks for them, these are the ones that later messages go on
@@ -52,10 +52,10 @@ def trained(replies: Sequence[Reply]) -> list[Reply]:
     ]
 
 
-def chains(replies: Sequence[Reply], limits: TokenLimits) -> list[list[Reply]]:
+def chains(replies: Sequence[TokenReply], limits: TokenLimits) -> list[list[TokenReply]]:
     """The replies of each row, in order: a row grows as long as messages go on from its last reply and it has room."""
-    made: list[list[Reply]] = []
-    open_rows: dict[Reply, list[Reply]] = {}
+    made: list[list[TokenReply]] = []
+    open_rows: dict[TokenReply, list[TokenReply]] = {}
     for reply in replies:
         row = open_rows.pop(reply.earlier, None) if reply.earlier is not None else None
         if row is None or not fits(limits, len(row[0].prompt_ids), len(reply.token_ids) - len(row[0].prompt_ids)):
@@ -93,7 +93,7 @@ def lay_out(shown: Sequence[Sequence[T]]) -> tuple[list[T], list[range]]:
     return order, stretches
 
 
-def sequence(row: Sequence[Reply], stretch: range) -> EpisodeSequence:
+def sequence(row: Sequence[TokenReply], stretch: range) -> EpisodeSequence:
     """A row's tokens, mask and log-probs.
 
     Args:
@@ -114,7 +114,7 @@ def sequence(row: Sequence[Reply], stretch: range) -> EpisodeSequence:
     return made
 
 
-def sequences(rows: Sequence[Sequence[Reply]], stretches: Sequence[range]) -> tuple[EpisodeSequence, ...]:
+def sequences(rows: Sequence[Sequence[TokenReply]], stretches: Sequence[range]) -> tuple[EpisodeSequence, ...]:
     """All rows' tokens; see `sequence`.
 
     Raises:

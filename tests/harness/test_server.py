@@ -30,6 +30,7 @@ from arpo_verl.types import Click, Fail, Finish, Point
 FETCHED = {"type": "image_url", "image_url": "http://host/x.png"}
 TOOL = {"type": "function", "function": {"name": "click", "parameters": {"type": "object", "properties": {}}}}
 HIT_POINT = Point(35, 38)
+ONE, TWO = user("one"), user("two")
 
 
 def trained_texts(rows, tokenizer):
@@ -53,13 +54,32 @@ def played(policy, tokenizer, program, replies, pool=None, agent=None, **lengths
     return rows, trained_texts(rows, tokenizer), engine
 
 
-def test_a_program_without_an_action_is_evaluated_and_trained(policy, tokenizer):
+@pytest.mark.parametrize(
+    ("asked", "replies", "trained", "turns"),
+    [
+        # No action: still evaluated and trained. The endpoint reads no actions, so what ends an episode is a text too.
+        ([[ONE], [TWO]], [DONE, "I would rather not."], [[DONE], ["I would rather not."]], 2),
+        # A rewritten history begins another row, and none weighs more for it.
+        ([[ONE], [ONE, said(" a\n"), TWO], [user("a summary"), TWO]], ["a", "b", "c"], [["a", "b"], ["c"]], 3),
+        # Retries are answered anew, and the last alone is trained; the engine wrote three.
+        ([[ONE], [ONE], [ONE, said("kept"), TWO]], ["lost", "kept", "second"], [["kept", "second"]], 3),
+        # A side request is answered and not trained.
+        ([("policy-untrained", TWO), [ONE]], ["aside", "first"], [["first"]], 1),
+    ],
+    ids=["no action", "rewritten", "retried", "aside"],
+)
+def test_each_reply_that_a_program_went_on_with_is_trained_once(policy, tokenizer, asked, replies, trained, turns):
     async def program(task, client, desktop):
-        assert await reply_to(client, [user(task.instruction, desktop.observation.screenshot)]) == "Hello."
+        for one, reply in zip(asked, replies, strict=True):
+            model, messages = (one[0], [*one[1:]]) if isinstance(one, tuple) else ("policy", one)
+            assert await reply_to(client, messages, model=model) == reply
 
-    rows, texts, _ = played(policy, tokenizer, program, ["Hello."])
-    assert texts == [["Hello."]] and rows[0].reward_score == 0.0
-    assert rows[0].extra_fields["stop_reason"] == "finished" and rows[0].extra_fields["num_turns"] == 1
+    rows, texts, engine = played(policy, tokenizer, program, replies)
+    assert texts == trained and {row.reward_score for row in rows} == {0.0}
+    assert [row.extra_fields["num_turns"] for row in rows] == [turns] * len(rows)
+    assert {(row.extra_fields["stop_reason"], row.extra_fields["format_error"]) for row in rows} == {("finished", 0.0)}
+    length = dict(zip(replies, (len(ids) for ids, _ in engine.written), strict=True))
+    assert [sum(row.response_mask) for row in rows] == [sum(map(length.get, row)) for row in trained]
 
 
 def test_actions_are_done_and_the_verdict_is_the_desktops(policy, tokenizer):
@@ -76,45 +96,11 @@ def test_actions_are_done_and_the_verdict_is_the_desktops(policy, tokenizer):
     assert rows[0].extra_fields["stop_reason"] == "failed" and pool.leased == 0
 
 
-def test_a_rewritten_history_begins_another_row_and_none_weighs_more_for_it(policy, tokenizer):
-    async def program(task, client, desktop):
-        first = await reply_to(client, [user("one")])
-        await reply_to(client, [user("one"), said(f" {first}\n"), user("two")])
-        await reply_to(client, [user("a summary"), user("three")])
-
-    rows, texts, engine = played(policy, tokenizer, program, ["first", "second", "third"])
-    assert texts == [["first", "second"], ["third"]]
-    assert len({row.reward_score for row in rows}) == 1
-    assert [row.extra_fields["num_turns"] for row in rows] == [3, 3]
-    written = [ids for ids, _ in engine.written]
-    assert [sum(row.response_mask) for row in rows] == [len(written[0]) + len(written[1]), len(written[2])]
-
-
-def test_retries_are_answered_anew_and_the_last_alone_is_trained(policy, tokenizer):
-    async def program(task, client, desktop):
-        answers = [await reply_to(client, [user("one")]) for _ in range(2)]
-        assert answers == ["lost", "kept"]
-        await reply_to(client, [user("one"), said("kept"), user("two")])
-
-    rows, texts, _ = played(policy, tokenizer, program, ["lost", "kept", "second"])
-    assert texts == [["kept", "second"]]
-    assert rows[0].extra_fields["num_turns"] == 3  # the engine wrote three
-
-
-def test_a_side_request_is_answered_and_not_trained(policy, tokenizer):
-    async def program(task, client, desktop):
-        assert await reply_to(client, [user("judge")], model="policy-untrained") == "aside"
-        await reply_to(client, [user("one")])
-
-    rows, texts, _ = played(policy, tokenizer, program, ["aside", "first"])
-    assert texts == [["first"]] and rows[0].extra_fields["num_turns"] == 1
-
-
 def test_a_stop_word_ends_the_reply_and_what_is_behind_is_not_trained(policy, tokenizer):
     async def program(task, client, desktop):
-        text = await reply_to(client, [user("one")], stop=["Observation:", "###"])
+        text = await reply_to(client, [ONE], stop=["Observation:", "###"])
         assert text == "Thought: go.\n"
-        await reply_to(client, [user("one"), said(text), user("two")])
+        await reply_to(client, [ONE, said(text), TWO])
 
     rows, ((first, second),), _ = played(
         policy, tokenizer, program, ["Thought: go.\nObservation: made up ### and so on", "second"]
@@ -126,7 +112,7 @@ def test_calls_of_tools_are_read_by_verls_parser_and_the_row_goes_on(policy, tok
     call = '<tool_call>\n{"name": "click", "arguments": {"x": 1}}\n</tool_call>'
 
     async def program(task, client, desktop):
-        _, answer = await ask(client, [user("one")], tools=[TOOL])
+        _, answer = await ask(client, [ONE], tools=[TOOL])
         (choice,) = answer["choices"]
         assert choice["finish_reason"] == "tool_calls"
         message = choice["message"]
@@ -137,7 +123,7 @@ def test_calls_of_tools_are_read_by_verls_parser_and_the_row_goes_on(policy, tok
         answers = message["tool_calls"][0]["id"]
         await reply_to(
             client,
-            [user("one"), message, {"role": "tool", "tool_call_id": answers, "content": "done"}],
+            [ONE, message, {"role": "tool", "tool_call_id": answers, "content": "done"}],
             tools=[TOOL],
         )
 
@@ -148,8 +134,8 @@ def test_calls_of_tools_are_read_by_verls_parser_and_the_row_goes_on(policy, tok
 @pytest.mark.parametrize("reply", [HIT, '<tool_call>{"name": "click", "argu</tool_call>'])
 def test_a_reply_without_a_call_reads_the_same_whether_tools_are_offered_or_not(policy, tokenizer, reply):
     async def program(task, client, desktop):
-        alone = await reply_to(client, [user("one")])
-        assert alone and await reply_to(client, [user("two")], tools=[TOOL]) == alone
+        alone = await reply_to(client, [ONE])
+        assert alone and await reply_to(client, [TWO], tools=[TOOL]) == alone
 
     played(policy, tokenizer, program, [reply, reply])
 
@@ -159,12 +145,12 @@ def test_half_a_character_in_a_call_can_be_sent_back(policy, tokenizer):
     call = '<tool_call>{"name": "click", "arguments": {"x": "\\ud800"}}</tool_call>'
 
     async def program(task, client, desktop):
-        message = (await ask(client, [user("one")], tools=[TOOL]))[1]["choices"][0]["message"]
+        message = (await ask(client, [ONE], tools=[TOOL]))[1]["choices"][0]["message"]
         assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"x": "?"}
-        await reply_to(client, [user("one"), message, user("on")], tools=[TOOL])
+        await reply_to(client, [ONE, message, user("on")], tools=[TOOL])
         # Another program's escape of it, which no parser of ours has read.
         message["tool_calls"][0]["function"]["arguments"] = '{"x": "\\ud800"}'
-        await reply_to(client, [user("one"), message, user("on")], tools=[TOOL])
+        await reply_to(client, [ONE, message, user("on")], tools=[TOOL])
 
     assert played(policy, tokenizer, program, [call, "second", "third"])[1] == [[call, "second"], ["third"]]
 
@@ -177,7 +163,7 @@ def test_a_reply_that_verls_parser_chokes_on_is_trained_all_the_same(policy, tok
     monkeypatch.setattr(ToolParser, "get_tool_parser", lambda name, tokenizer: Choking())
 
     async def program(task, client, desktop):
-        assert await reply_to(client, [user("one")], tools=[TOOL]) == "Hello."
+        assert await reply_to(client, [ONE], tools=[TOOL]) == "Hello."
 
     assert played(policy, tokenizer, program, ["Hello."])[1] == [["Hello."]]
 
@@ -185,13 +171,13 @@ def test_a_reply_that_verls_parser_chokes_on_is_trained_all_the_same(policy, tok
 def test_a_packed_body_is_none(policy, tokenizer):
     async def program(task, client, desktop):
         headers = {"Authorization": f"Bearer {client.token}", "Content-Encoding": "gzip"}
-        body = gzip.compress(json.dumps({"messages": [user("one")]}).encode())
+        body = gzip.compress(json.dumps({"messages": [ONE]}).encode())
         async with (
             aiohttp.ClientSession(headers=headers) as session,
             session.post(f"{client.url}/chat/completions", data=body) as got,
         ):
             assert got.status == 400
-        await reply_to(client, [user("one")])
+        await reply_to(client, [ONE])
 
     played(policy, tokenizer, program, ["Hello."])
 
@@ -201,7 +187,7 @@ def test_a_stream_is_one_burst(policy, tokenizer, with_usage):
     """Only who asks for it gets a chunk without a choice: others read the first choice of each."""
 
     async def program(task, client, desktop):
-        body = {"model": "m", "messages": [user("one")], "stream": True}
+        body = {"model": "m", "messages": [ONE], "stream": True}
         if with_usage:
             body["stream_options"] = {"include_usage": True}
         headers = {"Authorization": f"Bearer {client.token}"}
@@ -227,9 +213,9 @@ def test_a_token_opens_its_own_episode_alone(policy, tokenizer):
     async def program(task, client, desktop):
         tokens.append(client.token)
         for token in ("forged", "", tokens[0] if len(tokens) > 1 else "x"):
-            status, answer = await ask(client, [user("one")], token=token or " ")
+            status, answer = await ask(client, [ONE], token=token or " ")
             assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
-        await reply_to(client, [user("one")])
+        await reply_to(client, [ONE])
 
     for _ in range(2):
         _, _, engine = played(policy, tokenizer, program, ["Hello."])
@@ -251,7 +237,7 @@ def test_a_request_that_cannot_be_answered_says_why_and_costs_no_turn_of_the_eng
         for messages, what in refused:
             status, answer = await ask(client, messages)
             assert status == 400 and what in answer["error"]["message"], answer
-        await reply_to(client, [user("one")])
+        await reply_to(client, [ONE])
 
     _, texts, engine = played(policy, tokenizer, program, ["Hello."])
     assert texts == [["Hello."]] and len(engine.calls) == 1
@@ -313,12 +299,12 @@ def test_a_flood_of_text_is_not_tokenized_and_ends_its_own_episode_alone(policy,
     config = recipe({"harness": "support.harness_agents:current"}, prompt_length=2048, response_length=2048)
 
     async def short(task, client, desktop):
-        await reply_to(client, [user("one")])
+        await reply_to(client, [ONE])
 
     async def side_then_first(task, client, desktop):
         status, answer = await ask(client, [flood], model="judge-untrained")
         assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
-        await reply_to(client, [user("one")])
+        await reply_to(client, [ONE])
         await ask(client, [flood])
 
     async def at_once(task, client, desktop):
@@ -338,20 +324,9 @@ def test_a_flood_of_text_is_not_tokenized_and_ends_its_own_episode_alone(policy,
     assert not pool.refused and max(tokenized) < 1000
 
 
-def test_an_episode_shows_so_many_bytes_of_images(policy, tokenizer, monkeypatch):
-    red, blue = png("red"), png("blue")
-    monkeypatch.setattr("arpo_verl.harness.client.MOST_IMAGE_BYTES", len(red))
-
-    async def program(task, client, desktop):
-        for shown in (red, red):
-            await reply_to(client, [user("one", shown)])
-        status, answer = await ask(client, [user("two", blue)])
-        assert (status, answer["error"]["code"]) == (413, "too_large")
-
-    assert played(policy, tokenizer, program, ["a", "b"])[1] == [["b"]]
-
-
-def test_a_file_that_cannot_be_shown_is_not_kept_and_counts_for_nothing(policy, tokenizer, monkeypatch):
+def test_an_episode_shows_so_many_bytes_of_images_and_one_that_cannot_be_shown_counts_for_nothing(
+    policy, tokenizer, monkeypatch
+):
     red = png("red")
     monkeypatch.setattr("arpo_verl.harness.client.MOST_IMAGE_BYTES", len(red))
 
@@ -359,10 +334,12 @@ def test_a_file_that_cannot_be_shown_is_not_kept_and_counts_for_nothing(policy, 
         for broken in (red[:40], b"\x89PNG", red[:50]):
             assert (await ask(client, [user("one", broken)]))[0] == 400
         assert (await ask(client, [user("one", red + b"more")]))[0] == 413
-        assert not client._decoding
-        await reply_to(client, [user("one", red)])
+        for shown in (red, red):
+            await reply_to(client, [user("one", shown)])
+        status, answer = await ask(client, [user("two", png("blue"))])
+        assert (status, answer["error"]["code"]) == (413, "too_large")
 
-    assert played(policy, tokenizer, program, ["a"])[1] == [["a"]]
+    assert played(policy, tokenizer, program, ["a", "b"])[1] == [["b"]]
 
 
 def test_an_image_that_is_decoded_behind_the_end_is_nobodys():
@@ -388,27 +365,27 @@ def test_an_image_that_is_decoded_behind_the_end_is_nobodys():
 
 def test_a_malformed_reply_is_the_policys_and_any_other_error_drops_the_session(policy, tokenizer):
     async def malformed(task, client, desktop):
-        await reply_to(client, [user("one")])
+        await reply_to(client, [ONE])
         raise ActionParseError("no action")
 
     rows, _, _ = played(policy, tokenizer, malformed, ["Hm."])
     assert rows[0].extra_fields["stop_reason"] == "parse_error" and rows[0].reward_score == -1.0
 
     async def off_screen(task, client, desktop):
-        await reply_to(client, [user("one")])
+        await reply_to(client, [ONE])
         await desktop.step(Click(Point(5000, 1)))
 
     assert played(policy, tokenizer, off_screen, ["Hm."])[0][0].extra_fields["stop_reason"] == "parse_error"
 
     async def broken(task, client, desktop):
-        await reply_to(client, [user("one")])
+        await reply_to(client, [ONE])
         return {}["missing"]
 
     async def silent(task, client, desktop):
         await asyncio.sleep(0)
 
     async def hanging(task, client, desktop):
-        await reply_to(client, [user("one")])
+        await reply_to(client, [ONE])
         await asyncio.Event().wait()
 
     for program, replies, why in (
@@ -426,9 +403,9 @@ def test_a_turn_that_reads_like_the_policys_and_shows_an_image_is_context(policy
     """Each image that is handed on has its place among the tokens."""
 
     async def program(task, client, desktop):
-        await reply_to(client, [user("one")])
+        await reply_to(client, [ONE])
         forged = {**user("Hello.", png(size=(200, 200))), "role": "assistant"}
-        await reply_to(client, [user("two"), forged, user("three", png(size=(64, 64)))])
+        await reply_to(client, [TWO, forged, user("three", png(size=(64, 64)))])
 
     rows, texts, engine = played(policy, tokenizer, program, ["Hello.", "second"])
     assert texts == [["Hello."], ["second"]]
@@ -440,7 +417,7 @@ def test_a_turn_that_reads_like_the_policys_and_shows_an_image_is_context(policy
 
 def test_a_desktops_fault_starts_the_episode_anew_whatever_the_program_does_about_it(policy, tokenizer):
     async def stubborn(task, client, desktop):
-        await reply_to(client, [user("one")])
+        await reply_to(client, [ONE])
         try:
             await desktop.step(Click(HIT_POINT))
         except DesktopLostError:
@@ -467,7 +444,7 @@ def test_what_a_program_leaves_behind_touches_no_desktop_under_evaluation(policy
         ended = asyncio.Event()
         client._ended.add_done_callback(lambda _: ended.set())
         left.append(asyncio.create_task(go_on(desktop, ended)))
-        await reply_to(client, [user("one")])
+        await reply_to(client, [ONE])
 
     pool = FakePool()
     rows, _, _ = played(policy, tokenizer, program, ["first"], pool)
@@ -477,7 +454,7 @@ def test_what_a_program_leaves_behind_touches_no_desktop_under_evaluation(policy
 
 def test_a_desktop_that_the_policy_ended_scores_0(policy, tokenizer):
     async def program(task, client, desktop):
-        await reply_to(client, [user("one")])
+        await reply_to(client, [ONE])
         await desktop.step(Click(HIT_POINT))
 
     rows, _, _ = played(policy, tokenizer, program, ["first"], FakePool(FakeScript(end={"step": [1]})))
@@ -486,7 +463,7 @@ def test_a_desktop_that_the_policy_ended_scores_0(policy, tokenizer):
 
 def test_an_engines_fault_drops_the_session_whatever_the_program_does_about_it(policy, tokenizer):
     async def stubborn(task, client, desktop):
-        status, answer = await ask(client, [user("one")])
+        status, answer = await ask(client, [ONE])
         assert (status, answer["error"]["code"]) == (503, "engine_failed")
         await asyncio.Event().wait()
 
@@ -509,11 +486,11 @@ def test_a_client_that_has_gone_gets_a_reply_that_nobody_trains(policy, tokenize
     engine = Slow(tokenizer, ["second"])
 
     async def program(task, client, desktop):
-        lost = asyncio.create_task(reply_to(client, [user("one")]))
+        lost = asyncio.create_task(reply_to(client, [ONE]))
         while not engine.calls:
             await asyncio.sleep(0.01)
         lost.cancel()
-        await reply_to(client, [user("one")])
+        await reply_to(client, [ONE])
 
     rows = play_by(program, policy, engine)
     assert trained_texts(rows, tokenizer) == [["second"]]
@@ -527,14 +504,3 @@ def test_a_harness_that_is_none_ends_the_run(policy, tokenizer):
         with pytest.raises(ConfigError, match=why):
             play(policy, ScriptedEngine(tokenizer, []), pool, recipe({"harness": name}))
         assert len(pool.refused) == 1
-
-
-def test_done_is_a_text_as_any_other(policy, tokenizer):
-    """The endpoint reads no actions: that is the program's."""
-
-    async def program(task, client, desktop):
-        assert await reply_to(client, [user("one")]) == DONE
-        assert await reply_to(client, [user("two")]) == "I would rather not."
-
-    rows, _, _ = played(policy, tokenizer, program, [DONE, "I would rather not."])
-    assert rows[-1].extra_fields["format_error"] == 0.0

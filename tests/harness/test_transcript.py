@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arpo_verl.errors import GenerationError
-from arpo_verl.harness.transcript import Reply, chains, lay_out, sequences, trained
+from arpo_verl.harness.transcript import TokenReply, chains, lay_out, sequences, trained
 from arpo_verl.rollout.conversation import TokenLimits
 from arpo_verl.rollout.sequence import Generated
 
@@ -14,7 +14,7 @@ LIMITS = TokenLimits(prompt=10, response=8)
 
 def reply(request, prompt, written, earlier=None, images=(), log_probs=True):
     values = tuple(-token / 100 for token in written) if log_probs else None
-    return Reply(request, prompt, images, Generated(tuple(written), values), earlier)
+    return TokenReply(request, prompt, images, Generated(tuple(written), values), earlier)
 
 
 def test_a_reply_that_goes_on_from_another_extends_its_row():
