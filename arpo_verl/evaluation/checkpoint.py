@@ -1,4 +1,4 @@
-"""This finds the model's folder for a user's path; veRL's own merger merges a checkpoint of veRL's."""
+"""Finds the model's folder for a user's path; veRL's own merger merges a checkpoint of veRL's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LAST_WORDS = 800
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """This is the place of a model's weights.
+    """The place of a model's weights.
 
     Attributes:
         name: the user's name for it: the model's folder, or the step's.

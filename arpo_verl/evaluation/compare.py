@@ -1,4 +1,4 @@
-"""This compares two evaluations, paired by task. Pure."""
+"""Compares two evaluations, paired by task. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class Pairing(Paired):
-    """This pairs two evaluations by the tasks that both have results of, within one turn budget: second minus first."""
+    """Pairs two evaluations by the tasks that both have results of, within one turn budget: second minus first."""
 
     budget: int
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """This is the comparison of two evaluations; `str` makes a text for people."""
+    """The comparison of two evaluations; `str` makes a text for people."""
 
     pairings: tuple[Pairing, ...]
     """The pairings, one for each turn budget."""

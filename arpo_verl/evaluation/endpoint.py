@@ -1,4 +1,4 @@
-"""This policy is behind an OpenAI-compatible server: vLLM, SGLang, or a hosted one. We distrust what it sends.
+"""A policy behind an OpenAI-compatible server: vLLM, SGLang, or a hosted one. We distrust what it sends.
 
 Screenshots go as image messages. We resize them as training does, by the same function, so a server of the same model
 need not resize them. Each request has the replies and screenshots that `gui_agent.context` shows, as training has them
@@ -40,7 +40,7 @@ from arpo_verl.harness.chat_completions import (
     read_answer,
     write_content,
 )
-from arpo_verl.harness.policy_chat import TOO_LONG, Answer, Asked, PolicyChat
+from arpo_verl.harness.policy_chat import TOO_LONG, Answer, EpisodeRequest, PolicyChat
 from arpo_verl.images import LazyImage
 from arpo_verl.records.json_files import parse_json
 from arpo_verl.rollout.config import GuiAgentConfig
@@ -393,12 +393,12 @@ class _EndpointChat:
     def check(self, request: ChatRequest) -> None:
         """Let it pass: the server counts the tokens."""
 
-    def prepare(self, asked: Asked) -> Callable[[], Awaitable[Answer]]:
+    def prepare(self, asked: EpisodeRequest) -> Callable[[], Awaitable[Answer]]:
         """See `PolicyChat`."""
         number, self._number = self._number, self._number + 1
         return partial(self._ask, asked, number)
 
-    async def _ask(self, asked: Asked, number: int) -> Answer:
+    async def _ask(self, asked: EpisodeRequest, number: int) -> Answer:
         """Have the server reply.
 
         Raises:
@@ -424,7 +424,7 @@ class _EndpointChat:
         reason = "tool_calls" if reply.calls else "length" if reply.is_cut else "stop"
         return Answer(shown, reason, prompt_tokens, reply.reply_tokens)
 
-    async def _messages(self, asked: Asked) -> list[dict[str, Any]]:
+    async def _messages(self, asked: EpisodeRequest) -> list[dict[str, Any]]:
         for id, image in zip(asked.image_ids, asked.images, strict=True):
             if id not in self._urls:
                 self._urls[id] = await self._replies.data_url(image)

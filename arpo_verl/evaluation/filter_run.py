@@ -1,4 +1,4 @@
-"""This runs a filter on desktops: it first finds tasks that doing nothing solves, then the policy plays the rest."""
+"""Runs a filter on desktops: it first finds tasks that doing nothing solves, then the policy plays the rest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DO_NOTHING_FOLDER = "do_nothing"
 
 
 class DoNothing:
-    """This policy's first reply says that the task is done."""
+    """A policy whose first reply says that the task is done."""
 
     facts: Mapping[str, Any] = {"model": "do_nothing"}
 

@@ -1,4 +1,4 @@
-"""This finds the tasks worth training on, and plays each only as often as necessary. Pure."""
+"""Finds the tasks worth training on, and plays each only as often as necessary. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_FAULTS = 3
 
 
 class FilterRuns:
-    """This plays tasks until each one's fate is settled: either further runs cannot change it, or, if `error` allows
+    """Plays tasks until each one's fate is settled: either further runs cannot change it, or, if `error` allows
     it, they probably will not. Tasks without a running episode come first.
 
     Args:
@@ -73,7 +73,7 @@ class FilterRuns:
 
 
 class Fate(StrEnum):
-    """This is the result of the filter for a task."""
+    """The result of the filter for a task."""
 
     KEPT = "kept"
     TOO_FEW = "too few successes"
@@ -86,7 +86,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True)
 class FilteredTask:
-    """This is a task, and why it is on the list or not."""
+    """A task, and why it is on the list or not."""
 
     task_id: str
     fate: Fate
@@ -134,7 +134,7 @@ def _decide(task_id: str, rates: TaskRates, rule: KeepRule, most_doubt: float) -
 
 @dataclass(frozen=True)
 class Outlook:
-    """These are the expected shares of the first groups in a training on some tasks, in [0, 1]."""
+    """The expected shares of the first groups in a training on some tasks, in [0, 1]."""
 
     informative: float
     """Groups with both successes and failures: GRPO has an advantage for each rollout."""

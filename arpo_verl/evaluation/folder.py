@@ -36,7 +36,7 @@ _UID = re.compile(r"[0-9a-f]{12}-([0-9]{1,9})")
 
 
 class EvaluationFolder:
-    """This reads and writes an evaluation's folder; reading needs no lock.
+    """Reads and writes an evaluation's folder; reading needs no lock.
 
     Args:
         path: the folder, with `evaluation.json` in it.

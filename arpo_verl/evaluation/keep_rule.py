@@ -20,7 +20,7 @@ _FORM = "a range of successes or of their rate, such as '1 <= successes <= 15', 
 
 @dataclass(frozen=True)
 class KeepRule:
-    """This keeps a task if from `low` to `high` of its `runs` runs succeed."""
+    """Keeps a task if from `low` to `high` of its `runs` runs succeed."""
 
     low: int
     high: int

@@ -1,4 +1,4 @@
-"""This decides whether a task may be evaluated during an episode: only if its evaluator changes nothing. Pure.
+"""Decides whether a task may be evaluated during an episode: only if its evaluator changes nothing. Pure.
 
 For a smaller turn budget, the evaluator runs while a longer episode goes on. If it might change the desktop, we play
 separate episodes for the smaller budget.

@@ -1,4 +1,4 @@
-"""This finds mismatches in a server's answers: screenshots resized again, or other coordinates. Pure."""
+"""Finds mismatches in a server's answers: screenshots resized again, or other coordinates. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _THOUSAND = 1000
 
 
 class PromptGrowth:
-    """This compares the growth of a conversation's prompts with the tokens that a screenshot should add.
+    """Compares the growth of a conversation's prompts with the tokens that a screenshot should add.
 
     Args:
         geometry: how the model's processor resizes screenshots.
@@ -68,7 +68,7 @@ class PromptGrowth:
 
 
 class CoordinateRange:
-    """This warns once if a model that should write pixels never writes one above 1000, as if it wrote thousandths.
+    """Warns once if a model that should write pixels never writes one above 1000, as if it wrote thousandths.
 
     Args:
         family: name of the model's family.

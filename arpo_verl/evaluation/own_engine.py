@@ -1,4 +1,4 @@
-"""This makes a checkpoint a policy on a CPU, with our rollout engine in this process, in tokens as in training."""
+"""Makes a checkpoint a policy on a CPU, with our rollout engine in this process, in tokens as in training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from arpo_verl.rollout.sequence import Generated
 
 
 class OwnEngine:
-    """This loads a model's folder.
+    """Loads a model's folder.
 
     Args:
         facts: what identifies the model.

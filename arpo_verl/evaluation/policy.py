@@ -1,4 +1,4 @@
-"""This is the interface of an evaluated policy for the runner."""
+"""The interface of an evaluated policy for the runner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from arpo_verl.rollout.conversation import Conversation
 
 @dataclass(frozen=True)
 class Sampling:
-    """These options say how to sample replies."""
+    """How to sample replies."""
 
     temperature: Annotated[float, number(lambda x: x >= 0, "0 or more")] = 0.6
     """Temperature; 0 takes the likeliest token, 0.6 is the paper's value in its evaluations."""

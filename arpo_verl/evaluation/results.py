@@ -1,4 +1,4 @@
-"""These are the trials and results of an evaluation. Pure."""
+"""The trials and results of an evaluation. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from arpo_verl.types import StopReason
 
 @dataclass(frozen=True)
 class Trial:
-    """This is one episode to play."""
+    """One episode to play."""
 
     task_id: str
     run: int
@@ -22,7 +22,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Result:
-    """This is a trial's result within a turn budget; a trial has one for each budget that its episode covers."""
+    """A trial's result within a turn budget; a trial has one for each budget that its episode covers."""
 
     task_id: str
     domain: str
@@ -58,7 +58,7 @@ class FailedTrial:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """This is all that a folder has of an evaluation, even while it runs."""
+    """All that a folder has of an evaluation, even while it runs."""
 
     results: tuple[Result, ...]
     """Results in the order of the tasks, then by budget, then by run."""

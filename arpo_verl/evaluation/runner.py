@@ -1,4 +1,4 @@
-"""This plays a scheduler's trials, with the loop, prompts, parser, pool and recorder of a training run.
+"""Plays a scheduler's trials, with the loop, prompts, parser, pool and recorder of a training run.
 
     evaluate(out, tasks, EachRun([task.task_id for task in tasks], 8, [15]), policy, settings)
 
@@ -58,7 +58,7 @@ _OF_RESULTS = (
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """These settings say how to play episodes.
+    """How to play episodes.
 
     Raises:
         ConfigError: a value is wrong.
@@ -139,7 +139,7 @@ def evaluate(
 
 
 class _Evaluation:
-    """This is one start of an evaluation. It makes the pool for the first trial, in `stack`."""
+    """One start of an evaluation. It makes the pool for the first trial, in `stack`."""
 
     def __init__(
         self,
@@ -247,7 +247,7 @@ class _Evaluation:
 
 
 class _Progress(contextlib.AbstractContextManager["_Progress"]):
-    """This is the progress bar: episodes, remaining time at this start's pace, success so far at the largest budget."""
+    """The progress bar: episodes, remaining time at this start's pace, success so far at the largest budget."""
 
     def __init__(self, budget: int):
         self._budget = budget

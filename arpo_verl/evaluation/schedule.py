@@ -10,7 +10,7 @@ from arpo_verl.evaluation.results import FailedTrial, Result, Trial
 
 
 class Scheduler(Protocol):
-    """This chooses what to play; one thread calls it.
+    """Chooses what to play; one thread calls it.
 
     A trial that is on disk from an earlier start is not played again: its results count at once. So a scheduler needs
     no memory of its own. Outcomes come in the order in which episodes end, which differs between runs.
@@ -31,7 +31,7 @@ class Scheduler(Protocol):
 
 
 class EachRun:
-    """This plays each task equally often, at the largest turn budget, and again with budgets that it does not cover.
+    """Plays each task equally often, at the largest turn budget, and again with budgets that it does not cover.
 
     It plays all tasks once before it repeats one, so that an interrupted evaluation has results for every task.
 

@@ -1,4 +1,4 @@
-"""This estimates how good a policy is on tasks, from some runs of each, and how certain that is. Pure."""
+"""Estimates how good a policy is on tasks, from some runs of each, and how certain that is. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PRIOR_SPREAD = 0.25
 
 @dataclass(frozen=True)
 class PassAtK:
-    """This is the probability that at least one of `k` runs solves a task, averaged over tasks with as many runs."""
+    """The probability that at least one of `k` runs solves a task, averaged over tasks with as many runs."""
 
     k: int
     value: float
@@ -27,7 +27,7 @@ class PassAtK:
 
 @dataclass(frozen=True)
 class Summary:
-    """This summarizes some tasks within a turn budget. Shares are in [0, 1]; None if nothing was scored."""
+    """Summarizes some tasks within a turn budget. Shares are in [0, 1]; None if nothing was scored."""
 
     tasks: int
     """Tasks with a result."""

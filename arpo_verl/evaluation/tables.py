@@ -1,4 +1,4 @@
-"""This makes an evaluation's tables: by domain and overall, within each turn budget. Pure."""
+"""Makes an evaluation's tables: by domain and overall, within each turn budget. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NONE = "-"
 
 @dataclass(frozen=True)
 class TableRow:
-    """This is one line of the table."""
+    """One line of the table."""
 
     budget: int
     domain: str | None

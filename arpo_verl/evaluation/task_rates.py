@@ -1,4 +1,4 @@
-"""This estimates tasks' success rates, from each task's runs and from the other tasks' rates. Pure."""
+"""Estimates tasks' success rates, from each task's runs and from the other tasks' rates. Pure."""
 
 from __future__ import annotations
 

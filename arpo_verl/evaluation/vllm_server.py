@@ -1,4 +1,4 @@
-"""This serves a checkpoint on GPUs with `vllm serve` as a child, like any endpoint. We have not run it on GPUs yet."""
+"""Serves a checkpoint on GPUs with `vllm serve` as a child, like any endpoint. We have not run it on GPUs yet."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from arpo_verl.harness.chat_completions import (
     read_request,
     write_answer,
 )
-from arpo_verl.harness.policy_chat import TOO_LONG, Answer, Asked, PolicyChat
+from arpo_verl.harness.policy_chat import TOO_LONG, Answer, EpisodeRequest, PolicyChat
 from arpo_verl.harness.transcript import TokenReply
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.episode import DecodeScreenshot, Turn, Watcher
@@ -32,18 +32,18 @@ from arpo_verl.types import Observation, StopReason
 logger = logging.getLogger(__name__)
 
 MOST_IMAGE_BYTES = 256 << 20
-"""Of an episode's images: 15 turns of 8 new screenshots of 1920x1080 have some 200 MB."""
+"""Most bytes of an episode's images: 15 turns of 8 new screenshots of 1920x1080 have some 200 MB."""
 MOST_RECORD_BYTES = 24 << 20
-"""Of what an episode's record has of its requests: nobody can read a record above `untrusted.MOST_JSON_BYTES`."""
+"""Most bytes of requests in an episode's record: nobody can read a record above `untrusted.MOST_JSON_BYTES`."""
 SIDE_REQUESTS = 4
 """Untrained requests for each turn of `gui_agent.max_steps`: they cost the engine as much as others."""
 
 _FITTED: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
-"""Where a prompt has fitted: one that does not is its own episode's fault, not the recipe's."""
+"""Event loops in which a prompt has fitted: one that does not is its own episode's fault, not the recipe's."""
 
 
 class Waits:
-    """Seconds in which something was waited for; what is waited for at once counts once."""
+    """Counts the seconds of waiting; waits at the same time count once."""
 
     def __init__(self) -> None:
         self._waiting = 0
@@ -87,16 +87,18 @@ class HarnessClient:
         url: str = "",
     ):
         self.url = url
-        """For a client of OpenAI's, as `base_url`."""
+        """The `base_url` of an OpenAI client."""
         self.token = secrets.token_urlsafe(32)
         """Its `api_key`. No other episode's endpoint or desktop takes it."""
         self.waits = Waits()
         self.replies: list[TokenReply] = []
-        """Those that may be trained: of each turn one, or none at all."""
+        """Replies that may be trained: one of each turn, or none at all."""
         self.turns: list[Turn] = []
         self.images: dict[bytes, Image.Image] = {}
-        """All that were shown, by the hash of their data URL, in order."""
+        """All images that were shown, by the hash of their data URL, in order."""
         self.files: dict[bytes, bytes] = {}
+        self.running = 0
+        """Requests over the network that wait for an answer."""
         self.log = b""
         """What a command printed."""
         self._chat = chat
@@ -106,7 +108,7 @@ class HarnessClient:
         self._watcher = watcher
         self._decoding = asyncio.Lock()
         self._ends: dict[bytes, tuple[int, int]] = {}
-        """Of each conversation up to a reply, the reply's turn and how many messages there are."""
+        """By a conversation's hash up to a reply: the reply's turn, and how many messages there are."""
         self._asked = {True: 0, False: 0}
         self._record_bytes = 0
 
@@ -144,10 +146,10 @@ class HarnessClient:
             self._take(self._turn(asked, answer, time.perf_counter() - began))
         return write_answer(request.model, answer.said, answer.reason, answer.prompt_tokens, answer.reply_tokens)
 
-    def _asked_with(self, request: ChatRequest, image_ids: Sequence[bytes]) -> Asked:
+    def _asked_with(self, request: ChatRequest, image_ids: Sequence[bytes]) -> EpisodeRequest:
         prefixes, most = request.prefixes(), self._config.max_reply_tokens
         turn, known = self._goes_on_from(request, prefixes)
-        return Asked(
+        return EpisodeRequest(
             request=request,
             name=prefixes[-1],
             max_tokens=min(request.max_tokens or most, most),
@@ -160,7 +162,7 @@ class HarnessClient:
         )
 
     def _goes_on_from(self, request: ChatRequest, prefixes: Sequence[bytes]) -> tuple[int | None, int]:
-        """The turn that the messages go on from, and how many messages there are up to its reply."""
+        """Return the turn that the messages go on from, and how many messages there are up to its reply."""
         if request.is_trained:
             for prefix in reversed(prefixes[:-1]):
                 if prefix in self._ends:
@@ -204,7 +206,7 @@ class HarnessClient:
 
     @contextmanager
     def _ended_by_length(self, request: ChatRequest) -> Iterator[None]:
-        """A trained request that does not fit ends the episode; at the very first one, the run."""
+        """End the episode at a trained request that does not fit; at the very first one, the run."""
         try:
             yield
         except RequestError as error:
@@ -243,7 +245,7 @@ class HarnessClient:
         except DesktopLostError as error:
             raise RequestError(f"an image cannot be shown to the policy: {error.__cause__ or error}") from error
 
-    def _turn(self, asked: Asked, answer: Answer, seconds: float) -> Turn:
+    def _turn(self, asked: EpisodeRequest, answer: Answer, seconds: float) -> Turn:
         shown = list(self.images)
         newest = shown.index(asked.image_ids[-1]) if asked.image_ids else max(0, len(shown) - 1)
         return Turn(
@@ -268,7 +270,7 @@ def _written(said: ChatMessage) -> str:
 
 @functools.cache
 def _report_replaced(names: tuple[str, ...]) -> None:
-    """Once a process for the same parameters."""
+    """Warn, once a process for the same parameters."""
     if names:
         logger.warning(
             "a harness sets %s; replies are sampled with the run's own values: training with other ones would be "

@@ -18,7 +18,7 @@ TOO_LONG = "context_length_exceeded"
 
 
 @dataclass(frozen=True)
-class Asked:
+class EpisodeRequest:
     """A request that may be answered, and what the episode knows of it."""
 
     request: ChatRequest
@@ -57,10 +57,10 @@ class PolicyChat(Protocol):
 
     @property
     def limits(self) -> TokenLimits | None:
-        """Of a row that is trained; None where nobody trains on the replies."""
+        """Limits of a trained row; None where nobody trains on the replies."""
 
     def image_size(self, screen: Size) -> Size:
-        """The size of the image that the policy sees of a screenshot."""
+        """Return the size of the image that the policy sees of a screenshot."""
 
     def check(self, request: ChatRequest) -> None:
         """Look at a request before its images are decoded.
@@ -69,7 +69,7 @@ class PolicyChat(Protocol):
             RequestError: its text alone is too long, code `TOO_LONG`.
         """
 
-    def prepare(self, asked: Asked) -> Callable[[], Awaitable[Answer]]:
+    def prepare(self, asked: EpisodeRequest) -> Callable[[], Awaitable[Answer]]:
         """Return what has the policy write the reply. The episode calls it once the request counts as a turn.
 
         Raises:

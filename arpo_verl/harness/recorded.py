@@ -29,7 +29,7 @@ class RecordedRows:
 
     rows: tuple[EpisodeSequence, ...]
     screenshots: tuple[bytes, ...]
-    """Those that the rows number."""
+    """The screenshots that the rows number."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class HarnessRecords:
     parse_calls: ParseCalls
 
     def rows(self, episode: RecordedEpisode) -> RecordedRows:
-        """The episode's rows, of the tokens that were recorded.
+        """Return the episode's rows, of the tokens that were recorded.
 
         Raises:
             ReplayError: the record is none of a harness's, or was made with another tokenizer, chat template or size of
@@ -103,7 +103,7 @@ class HarnessRecords:
         return RecordedRows(sequences(rows, stretches), tuple(client.files[name] for name in order))
 
     def _replies(self, episode: RecordedEpisode) -> list[Generated]:
-        """What was written in each turn.
+        """Return what was written in each turn.
 
         Tokens are recorded row by row, of turns that a row trains; a rewritten history may repeat what others wrote.
         """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -26,7 +25,6 @@ class HarnessServer:
     def __init__(self) -> None:
         self.url = ""
         self._clients: dict[str, HarnessClient] = {}
-        self._running: Counter[str] = Counter()
 
     async def start(self) -> HarnessServer:
         """Listen on a free port."""
@@ -51,13 +49,12 @@ class HarnessServer:
             del self._clients[client.token]
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
-        token = _token(request)
-        client = self._clients.get(token)
+        client = self._clients.get(_token(request))
         if client is None:
             return _problem("the token must be a running episode's", 401, "invalid_api_key")
-        if self._running[token] >= MOST_AT_ONCE:
+        if client.running >= MOST_AT_ONCE:
             return _problem(f"an episode may make {MOST_AT_ONCE} requests at once", 429, "rate_limit")
-        self._running[token] += 1
+        client.running += 1
         try:
             asked = await asyncio.to_thread(read_request, await request.read())
             answer = await client.complete(asked)
@@ -66,8 +63,7 @@ class HarnessServer:
         except GenerationError as error:
             return _problem(str(error), 503, "engine_failed")
         finally:
-            self._running[token] -= 1
-            self._running += Counter()  # forgets who has none
+            client.running -= 1
         return await _burst(request, answer, asked.stream_usage) if asked.stream else web.json_response(answer)
 
     async def _models(self, request: web.Request) -> web.Response:
@@ -97,7 +93,7 @@ def _problem(message: str, status: int, code: str) -> web.Response:
 
 
 async def _burst(request: web.Request, answer: Mapping[str, Any], with_usage: bool) -> web.StreamResponse:
-    """A whole reply as a stream of one piece."""
+    """Send a whole reply as a stream of one piece."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
     await response.prepare(request)
     for event in write_stream(answer, with_usage):

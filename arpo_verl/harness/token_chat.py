@@ -9,7 +9,7 @@ from typing import Any
 
 from arpo_verl.errors import RequestError
 from arpo_verl.harness.chat_completions import ChatMessage, ChatRequest, ToolCall
-from arpo_verl.harness.policy_chat import TOO_LONG, Answer, Asked
+from arpo_verl.harness.policy_chat import TOO_LONG, Answer, EpisodeRequest
 from arpo_verl.harness.transcript import TokenReply, fits
 from arpo_verl.rollout.chat import ChatTokenizer
 from arpo_verl.rollout.config import GuiAgentConfig
@@ -23,7 +23,7 @@ ParseCalls = Callable[[list[int], Sequence[Mapping[str, Any]]], Awaitable[tuple[
 """(a reply's tokens without its end, tools) -> its text beside the calls of tools, and these."""
 
 TOKEN_BYTES = 32
-"""Of text, for each token that fits: no more than a few tokens of a vocabulary are so long."""
+"""Bytes of text for each token that fits: no more than a few tokens of a vocabulary are so long."""
 
 
 class TokenChat:
@@ -52,14 +52,14 @@ class TokenChat:
         if request.num_bytes > most:
             raise self._too_long(f"the request has {request.num_bytes} bytes of text, more than {most}")
 
-    def prepare(self, asked: Asked) -> Callable[[], Awaitable[Answer]]:
+    def prepare(self, asked: EpisodeRequest) -> Callable[[], Awaitable[Answer]]:
         """Tokenize the request. Whole replies alone: neither a prompt nor a reply is cut short by a limit."""
         prompt_ids = self._prompt(asked)
         if not fits(self.limits, len(prompt_ids), self._config.max_reply_tokens):
             raise self._too_long(f"the prompt has {len(prompt_ids)} tokens")
         return partial(self._ask, asked, prompt_ids)
 
-    async def _ask(self, asked: Asked, prompt_ids: list[int]) -> Answer:
+    async def _ask(self, asked: EpisodeRequest, prompt_ids: list[int]) -> Answer:
         most = asked.max_tokens
         written = await self._generate(prompt_ids, list(asked.images), most)
         log_probs = None if written.log_probs is None else written.log_probs[:most]
@@ -77,8 +77,8 @@ class TokenChat:
             TOO_LONG,
         )
 
-    def _prompt(self, asked: Asked) -> list[int]:
-        """The tokens up to the reply."""
+    def _prompt(self, asked: EpisodeRequest) -> list[int]:
+        """Return the tokens up to the reply."""
         earlier = asked.earlier
         screens = iter([Size(*image.size) for image in asked.images][len(earlier.images) if earlier else 0 :])
         try:
@@ -86,7 +86,7 @@ class TokenChat:
         except Exception as error:  # a template, or a builder of veRL's, may raise what it likes
             raise RequestError(f"the policy's chat template cannot render the messages: {error!s:.500}") from error
 
-    def _tokens(self, ids: list[int], asked: Asked, screens: Iterator[Size]) -> list[int]:
+    def _tokens(self, ids: list[int], asked: EpisodeRequest, screens: Iterator[Size]) -> list[int]:
         """Append messages to tokens. The policy's own earlier replies are the tokens that it wrote."""
         messages, tools = asked.request.messages[asked.known :], asked.request.tools
         own = _own_replies(messages, asked.replies)
@@ -107,8 +107,8 @@ class TokenChat:
             between = []
         return ids
 
-    async def _read(self, generated: Generated, asked: Asked) -> tuple[ChatMessage, Generated, str]:
-        """A reply as the client gets it, what of it was asked for, and why it ends."""
+    async def _read(self, generated: Generated, asked: EpisodeRequest) -> tuple[ChatMessage, Generated, str]:
+        """Return a reply as the client gets it, what of it was asked for, and why it ends."""
         ids, request = generated.token_ids, asked.request
         reason = "length" if len(ids) == asked.max_tokens and not self._chat.ends_turn(ids[-1]) else "stop"
         text = self._chat.text(ids)
@@ -132,8 +132,10 @@ class TokenChat:
 
 
 def _own_replies(messages: Sequence[ChatMessage], replies: Sequence[TokenReply]) -> list[Sequence[int] | None]:
-    """Of each message, the tokens of the reply that it repeats. The newest message is matched with the newest reply:
-    two may read alike and be written in other tokens."""
+    """Return for each message the tokens of the reply that it repeats.
+
+    The newest message is matched with the newest reply: two may read alike and be written in other tokens.
+    """
     found: list[Sequence[int] | None] = []
     newest = len(replies)
     for message in reversed(messages):
@@ -147,7 +149,7 @@ def _own_replies(messages: Sequence[ChatMessage], replies: Sequence[TokenReply])
 
 
 def _tokens_up_to(token_ids: Sequence[int], length: int, text: Callable[[Sequence[int]], str]) -> int:
-    """How many tokens there are up to the one in which the text gets so long."""
+    """Return how many tokens there are up to the one in which the text gets so long."""
     low, high = 1, len(token_ids)
     while low < high:
         middle = (low + high) // 2

@@ -37,7 +37,7 @@ class TokenReply:
 
 
 def trained(replies: Sequence[TokenReply]) -> list[TokenReply]:
-    """Those that the program went on with.
+    """Return the replies that the program went on with.
 
     Of several replies to the same messages, as a retry asks for them, these are the ones that later messages go on
     from; where there is none, the last.
@@ -53,7 +53,7 @@ def trained(replies: Sequence[TokenReply]) -> list[TokenReply]:
 
 
 def chains(replies: Sequence[TokenReply], limits: TokenLimits) -> list[list[TokenReply]]:
-    """The replies of each row, in order: a row grows as long as messages go on from its last reply and it has room."""
+    """Return each row's replies, in order: a row grows while messages go on from its last reply and it has room."""
     made: list[list[TokenReply]] = []
     open_rows: dict[TokenReply, list[TokenReply]] = {}
     for reply in replies:
@@ -67,12 +67,12 @@ def chains(replies: Sequence[TokenReply], limits: TokenLimits) -> list[list[Toke
 
 
 def fits(limits: TokenLimits, prompt: int, response: int) -> bool:
-    """Whether a row may have so many tokens."""
+    """Return whether a row may have so many tokens."""
     return response <= limits.response and prompt + response <= limits.most
 
 
 def lay_out(shown: Sequence[Sequence[T]]) -> tuple[list[T], list[range]]:
-    """One list of images of which each row shows a stretch that goes on from those before.
+    """Return one list of images of which each row shows a stretch that goes on from those before.
 
     What a row shows of the end of the list is not repeated; what it shows from farther back is.
 
@@ -94,7 +94,7 @@ def lay_out(shown: Sequence[Sequence[T]]) -> tuple[list[T], list[range]]:
 
 
 def sequence(row: Sequence[TokenReply], stretch: range) -> EpisodeSequence:
-    """A row's tokens, mask and log-probs.
+    """Return a row's tokens, mask and log-probs.
 
     Args:
         row: its replies, in order.
@@ -115,7 +115,7 @@ def sequence(row: Sequence[TokenReply], stretch: range) -> EpisodeSequence:
 
 
 def sequences(rows: Sequence[Sequence[TokenReply]], stretches: Sequence[range]) -> tuple[EpisodeSequence, ...]:
-    """All rows' tokens; see `sequence`.
+    """Return all rows' tokens; see `sequence`.
 
     Raises:
         GenerationError: log-probs are there for some of the replies only.

@@ -1,4 +1,4 @@
-"""This is the family of GUI-Owl 1.0 (Qwen2.5-VL). OSWorld's runner is `mm_agents/owl_agent.py`.
+"""The family of GUI-Owl 1.0 (Qwen2.5-VL). OSWorld's runner is `mm_agents/owl_agent.py`.
 
 The runner shows one screenshot, and a list of the earlier replies' conclusions. Its prompt names a screen of 1932x1092
 pixels, the size of a resized screenshot of 1920x1080.

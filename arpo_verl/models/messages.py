@@ -1,4 +1,4 @@
-"""This defines the messages of a conversation, for the agent loop, the dataset and imitation.
+"""Defines the messages of a conversation, for the agent loop, the dataset and imitation.
 
 A conversation is a family's `opening`, which ends with the first screenshot, and then, in turn, a reply of the model
 and a `screenshot_message()`. Roles, parts and their order are those of OSWorld's agents.

@@ -1,4 +1,4 @@
-"""This reads the prompts that models were trained with from the source of OSWorld's own agents.
+"""Reads the prompts that models were trained with from the source of OSWorld's own agents.
 
 That source is `mm_agents`, in the package `desktop-env` (OSWorld, Apache-2.0). We read it whenever we build a prompt,
 since the model never saw any other words. We do not import the modules: they import clients of model services that
