@@ -110,7 +110,8 @@ class Endpoint:
         # The environment's proxies cannot reach this machine's loopback.
         is_local = parts.hostname in ("127.0.0.1", "::1", "localhost")
         proxies = {} if is_local else requests.utils.get_environ_proxies(self.url)
-        self._proxy = requests.utils.select_proxy(self.url, proxies)
+        proxy = requests.utils.select_proxy(self.url, proxies)
+        self._proxy = f"http://{proxy}" if proxy and "://" not in proxy else proxy
         # Some builds of Python find no certificates of the system.
         self._tls = ssl.create_default_context()
         self._tls.load_verify_locations(requests.utils.DEFAULT_CA_BUNDLE_PATH)
@@ -187,8 +188,8 @@ class Endpoint:
         raise kind(f"{self.url} refused a request, {told}; is it longer than the model's context (--context)?")
 
     def shown(self, text: str) -> str:
-        """Return a server's text for a message, without the key and without control characters."""
-        text = (text.replace(self._key, "***") if self._key else text)[:MAX_MESSAGE]
+        """Return a text for a message, without the key, a proxy's password and control characters."""
+        text = re.sub(r"//[^\s/]*@", "//***@", text.replace(self._key, "***") if self._key else text)[:MAX_MESSAGE]
         return "".join(c if c.isprintable() else " " for c in text)
 
 

@@ -157,6 +157,19 @@ def test_a_server_of_this_machine_is_asked_by_no_proxy(monkeypatch):
         assert ask(server) == says("yes")
 
 
+def test_another_server_is_asked_by_the_environments_proxy_whose_password_no_message_shows(monkeypatch, closed_port):
+    monkeypatch.setenv("NO_PROXY", "")
+    elsewhere = SimpleNamespace(url="http://nowhere.invalid")
+    with serving(lambda number, body: says("yes")) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url.replace("//", f"//me:{KEY}@"))
+        assert ask(elsewhere) == says("yes") and proxy.asked[0]["path"] == "http://nowhere.invalid/v1/chat/completions"
+    for broken in (f"http://me:{KEY}@127.0.0.1:{closed_port}", f"http://me:{KEY}@127.0.0.1:x"):
+        monkeypatch.setenv("HTTP_PROXY", broken)
+        with pytest.raises(EndpointError) as error:
+            asyncio.run(Endpoint(elsewhere.url, attempts=1).ask("models"))
+        assert KEY not in str(error.value)
+
+
 def test_an_episode_is_a_conversation_with_all_its_screenshots(tmp_path):
     evaluated, asked = play_on(tmp_path / "e", [says(HIT, total=200), says(DONE)], key=KEY)
     (result,) = evaluated.results
@@ -248,15 +261,6 @@ def _endless(handler):
         handler.wfile.write(b" " * (1 << 20))
 
 
-def _dripping(handler):
-    handler.send_response(200)
-    handler.end_headers()
-    for _ in range(600):
-        handler.wfile.write(b" ")
-        handler.wfile.flush()
-        time.sleep(0.05)
-
-
 def _hanging_up(handler):
     handler.connection.close()
 
@@ -293,29 +297,24 @@ def _never_ending(head, line):
     return answer
 
 
+CONTINUE = b"100 Continue\r\n\r\n"
 CHUNKED = b"200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        pytest.param(_dripping, id="body"),
+        pytest.param(lambda handler: time.sleep(10), id="silence"),
+        pytest.param(_never_ending(b"200 OK\r\n\r\n", b" "), id="body"),
         pytest.param(_never_ending(b"200 OK\r\nX: ", b"a"), id="header"),
-        pytest.param(
-            _never_ending(b"100 Continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"),
-            id="continue",
-            marks=pytest.mark.release,
-        ),
+        pytest.param(_never_ending(CONTINUE, b"HTTP/1.1 " + CONTINUE), id="continue", marks=pytest.mark.release),
         pytest.param(_never_ending(CHUNKED + b"1;", b"a"), id="chunk", marks=pytest.mark.release),
         pytest.param(_never_ending(CHUNKED + b"0\r\n", b"X: y\r\n"), id="trailers", marks=pytest.mark.release),
     ],
 )
 def test_an_answer_that_does_not_end_is_cut_off(answer):
     # A server of a busy machine that says nothing for so long is given up for that: forty times what it rests.
-    with (
-        serving(lambda number, body: answer) as server,
-        pytest.raises(EndpointError, match="no whole answer within 2 s"),
-    ):
+    with serving(lambda number, body: answer) as server, pytest.raises(EndpointError, match="no whole answer within 2"):
         ask(server, attempts=1, timeout_s=2)
 
 
@@ -324,14 +323,6 @@ def test_what_a_server_says_shows_no_key_and_moves_no_cursor(tmp_path):
     faults = play_on(tmp_path / "e", answers, tasks=TASKS[:2], key=KEY)[0].faults
     assert [("***" in fault.message, fault.message.isprintable()) for fault in faults] == [(True, True)] * 2
     assert not any(KEY in fault.message for fault in faults)
-
-
-def test_a_silent_server_is_given_up():
-    given_up = threading.Event()
-    with serving(lambda number, body: lambda handler: given_up.wait(60)) as server:
-        with pytest.raises(EndpointError, match="no whole answer within 0.2 s"):
-            ask(server, attempts=1, timeout_s=0.2)
-        given_up.set()
 
 
 @pytest.mark.parametrize(
@@ -358,8 +349,8 @@ def test_an_address_where_nothing_listens_is_told_in_one_sentence(host, why, clo
 
 
 def test_no_server_is_a_fault_and_no_score(tmp_path, closed_port):
-    nobody = SimpleNamespace(url=f"http://127.0.0.1:{closed_port}")
-    evaluated = play(tmp_path / "e", served(nobody, attempts=1), tasks=TASKS[:2], runs=1)
+    policy = served(SimpleNamespace(url=f"http://127.0.0.1:{closed_port}"), attempts=1)
+    evaluated = play(tmp_path / "e", policy, tasks=TASKS[:2], runs=1)
     assert [fault.error for fault in evaluated.faults] == ["EndpointError"] * 2 and not evaluated.results
 
 
