@@ -152,7 +152,7 @@ class RunSizes:
     rollouts_fetched: int
     """Episodes that the trainer's processes get at once: a step's, or in separate_async an update's."""
     rollouts_in_queue: int
-    """Episodes in TransferQueue at once: a step's, those that an asynchronous trainer is ahead, and a validation's."""
+    """Episodes in TransferQueue at once: a step's, and those that an asynchronous trainer is ahead."""
     saves_queue: bool
     """Whether a checkpoint holds the queue, as in an asynchronous mode."""
     num_nodes: int

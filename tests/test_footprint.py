@@ -27,7 +27,7 @@ from arpo_verl.pixels import KEPT_BYTES
 from arpo_verl.types import Size
 
 UI_TARS = KNOWN_MODELS["ByteDance-Seed/UI-TARS-1.5-7B"]
-# The paper's run: 16 tasks x 8 rollouts on 2 nodes x 8 GPUs, and a validation of 32 episodes.
+# The paper's run: 16 tasks x 8 rollouts on 2 nodes x 8 GPUs.
 FULL = RunSizes(
     model_name="UI-TARS",
     model=UI_TARS,
@@ -42,7 +42,7 @@ FULL = RunSizes(
     max_sequence_tokens=65536,
     rollouts_per_step=128,
     rollouts_fetched=128,
-    rollouts_in_queue=160,
+    rollouts_in_queue=128,
     saves_queue=False,
     num_nodes=2,
     num_rollout_nodes=0,
@@ -68,7 +68,7 @@ WINDOW = dataclasses.replace(
     max_sequence_tokens=16384,
     rollouts_per_step=16,
     rollouts_fetched=16,
-    rollouts_in_queue=48,
+    rollouts_in_queue=16,
     num_nodes=1,
     sequence_parallel_size=1,
     num_desktops=16,
@@ -104,9 +104,9 @@ def test_a_1080p_screenshot_and_its_episode():
     ("run", "begins", "expected"),
     [
         # Half of the queue. 16 GPUs in groups of 4 that share a sequence are four groups for 128 episodes.
-        (FULL, "screenshots on their way: 336 episodes x 31 MB", (80 + 8 * 32) * 30 * SENT),
-        (changed(sequence_parallel_size=2), "screenshots on their way", (80 + 8 * 16) * 30 * SENT),
-        (changed(carries_pixels=True), "pixel values on their way", (80 + 8 * 32) * 15 * (IMAGE + SENT)),
+        (FULL, "screenshots on their way: 320 episodes x 31 MB", (64 + 8 * 32) * 30 * SENT),
+        (changed(sequence_parallel_size=2), "screenshots on their way", (64 + 8 * 16) * 30 * SENT),
+        (changed(carries_pixels=True), "pixel values on their way", (64 + 8 * 32) * 15 * (IMAGE + SENT)),
         # Two copies of a micro-batch, and each screenshot of a process's rows resized, a byte a value.
         (FULL, "pixel values made: 8 processes", 8 * (2 * 15 * IMAGE + 32 * 15 * IMAGE // 8)),
         (changed(micro_batch_size=2), "pixel values made", 8 * (4 * 15 * IMAGE + 32 * 15 * IMAGE // 8)),
@@ -155,8 +155,8 @@ def test_the_brief_form_has_a_line_for_each_sum_and_what_does_not_fit():
 def test_an_asynchronous_run_has_its_queue_in_its_checkpoints():
     assert checkpoint_bytes(FULL) == about(99.5 * GB)
     assert part(disk_space(FULL), "TransferQueue") == 0
-    ahead = changed(saves_queue=True, rollouts_in_queue=288)
-    assert part(disk_space(ahead), "TransferQueue: 3 x 9.0 GB") == 3 * 288 * images_bytes(FULL)
+    ahead = changed(saves_queue=True, rollouts_in_queue=256)
+    assert part(disk_space(ahead), "TransferQueue: 3 x 8.0 GB") == 3 * 256 * images_bytes(FULL)
 
 
 def test_the_oldest_weights_go_before_new_ones_are_written_but_not_the_only_ones(tmp_path):

@@ -115,7 +115,7 @@ def read_run(config: DictConfig, model: Model) -> RunSizes:
         max_sequence_tokens=data.max_prompt_length + data.max_response_length,
         rollouts_per_step=rollouts,
         rollouts_fetched=data.train_batch_size // updates * rollout.n,
-        rollouts_in_queue=(1 + ahead) * rollouts + _rollouts_validated(config),
+        rollouts_in_queue=(1 + ahead) * rollouts,
         saves_queue=mode != "sync",
         num_nodes=trainer.nnodes,
         num_rollout_nodes=rollout.nnodes if mode == "separate_async" else 0,
@@ -265,17 +265,6 @@ def _tasks(config: DictConfig, files: str) -> list[Task]:
         return load_selected_tasks(OmegaConf.select(config, files), selection)
     except ArpoError:
         return []
-
-
-def _rollouts_validated(config: DictConfig) -> int:
-    """Count the episodes that a validation plays at once. If the tasks cannot be read, assume as many as a step has."""
-    data, trainer = config.data, config.trainer
-    if trainer.test_freq <= 0 and not trainer.val_before_train:
-        return 0
-    num_tasks = len(_tasks(config, "data.val_files")) or data.train_batch_size
-    limits = (data.val_max_samples, data.val_batch_size)
-    num_tasks = min([num_tasks, *(limit for limit in limits if limit is not None and limit > 0)])
-    return int(num_tasks * config.actor_rollout_ref.rollout.val_kwargs.n)
 
 
 def _geometry(config: DictConfig, model: Model) -> ImageGeometry:
