@@ -306,7 +306,7 @@ def test_replies_are_read_as_the_page_says():
 def test_listings_name_the_files_that_are_written(folder):
     (listing,) = documents.code("docs/trajectories.md", "text")
     files = {value for name, value in vars(layout).items() if name.endswith("_FILE")}
-    files -= {layout.EVALUATION_FILE, layout.FAULTS_FILE, layout.RESULTS_FILE}  # of an evaluation
+    files -= {layout.EVALUATION_FILE, layout.RESULTS_FILE}  # of an evaluation
     assert files == set(re.findall(r"[a-z_]+\.(?:jsonl?|log)\b", listing))
     (listing,) = documents.code("docs/replay.md", "text")
     written = [str(path.relative_to(folder / "STORE")) for path in (folder / "STORE").rglob("*") if path.is_file()]

@@ -23,7 +23,8 @@ TRAJECTORIES = "trajectories"
 EVALUATION_FILE = "evaluation.json"
 """The settings of an evaluation, in its folder; see `evaluation.folder`."""
 FAULTS_FILE = "faults.jsonl"
-"""Trials of an evaluation that were lost to infrastructure failures."""
+"""In a run's folder, what ended its starts early, see `records.faults`. In an evaluation's, trials that infrastructure
+failed."""
 RESULTS_FILE = "results.json"
 """The results of an evaluation, with its tables."""
 
