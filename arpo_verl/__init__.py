@@ -35,11 +35,9 @@ _EXPORTS = {
     "environments.config": "EnvironmentConfig",
     "errors": (
         "ActionError ActionParseError ArpoError ConfigError DesktopBootError DesktopEndedError DesktopError "
-        "DesktopLostError "
-        "DesktopSetupError DesktopUnclearError EndpointError EngineLostError EvaluatorError FetchError GenerationError "
-        "HarnessError HostLostError ImageError MissingDependencyError PatchLostError QueueLostError ReplayError "
-        "RequestError RolloutWorkerError "
-        "SessionsLostError SeveralErrors TaskError TaskQuarantinedError"
+        "DesktopLostError DesktopSetupError DesktopUnclearError EndpointError EvaluatorError FetchError "
+        "GenerationError HarnessError HostLostError ImageError MissingDependencyError PatchLostError ReplayError "
+        "RequestError SeveralErrors TaskError TaskQuarantinedError"
     ),
     "models.family": "ImageLimits ModelFamily",
     "records.run": "Run open_run",

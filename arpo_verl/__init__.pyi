@@ -17,7 +17,6 @@ from arpo_verl.errors import DesktopLostError as DesktopLostError
 from arpo_verl.errors import DesktopSetupError as DesktopSetupError
 from arpo_verl.errors import DesktopUnclearError as DesktopUnclearError
 from arpo_verl.errors import EndpointError as EndpointError
-from arpo_verl.errors import EngineLostError as EngineLostError
 from arpo_verl.errors import EvaluatorError as EvaluatorError
 from arpo_verl.errors import FetchError as FetchError
 from arpo_verl.errors import GenerationError as GenerationError
@@ -26,11 +25,8 @@ from arpo_verl.errors import HostLostError as HostLostError
 from arpo_verl.errors import ImageError as ImageError
 from arpo_verl.errors import MissingDependencyError as MissingDependencyError
 from arpo_verl.errors import PatchLostError as PatchLostError
-from arpo_verl.errors import QueueLostError as QueueLostError
 from arpo_verl.errors import ReplayError as ReplayError
 from arpo_verl.errors import RequestError as RequestError
-from arpo_verl.errors import RolloutWorkerError as RolloutWorkerError
-from arpo_verl.errors import SessionsLostError as SessionsLostError
 from arpo_verl.errors import SeveralErrors as SeveralErrors
 from arpo_verl.errors import TaskError as TaskError
 from arpo_verl.errors import TaskQuarantinedError as TaskQuarantinedError

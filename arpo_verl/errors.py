@@ -12,10 +12,6 @@ ArpoError
 │   ├── EndpointError                   a server on the network gave no usable reply: likewise
 │   └── HarnessError                    the program that plays the episode crashed, hung or never asked for a reply
 ├── RequestError (ValueError)           a harness asked for a reply in a way that we cannot answer
-├── RolloutWorkerError (RuntimeError)   rollout workers die again and again: the run ends
-├── EngineLostError (RuntimeError)      a rollout engine died or hangs: the run ends after its step
-├── QueueLostError (RuntimeError)       a process of veRL's queue died: the run ends
-├── SessionsLostError (RuntimeError)    prompt after prompt loses sessions: the run ends
 ├── PatchLostError (RuntimeError)       a patch of veRL or vLLM that we need is missing: the run ends
 ├── MissingDependencyError (ImportError) a package or a program is not installed
 ├── FetchError (RuntimeError)           a download failed or is not what it should be
@@ -102,22 +98,6 @@ class RequestError(ArpoError, ValueError):
 
     def __str__(self) -> str:
         return str(self.args[0])
-
-
-class RolloutWorkerError(ArpoError, RuntimeError):
-    """The processes that play episodes die again and again, and finish no prompt in between. The run ends."""
-
-
-class EngineLostError(ArpoError, RuntimeError):
-    """A rollout engine died or no longer answers. The step is trained to its end, then the run ends."""
-
-
-class QueueLostError(ArpoError, RuntimeError):
-    """A process of the queue between rollouts and trainer died. The run ends."""
-
-
-class SessionsLostError(ArpoError, RuntimeError):
-    """Prompt after prompt loses sessions, so that batches can no longer be formed. The run ends."""
 
 
 class PatchLostError(ArpoError, RuntimeError):

@@ -5,7 +5,14 @@ To remove an option, add its full name here, and the reason or the option in its
 
 from __future__ import annotations
 
-REMOVED: dict[str, str] = {}
+_QUARANTINE = "the sessions of a task that breaks desktops are dropped after environment.max_attempts, as any other"
+
+REMOVED = {
+    "environment.quarantine_desktops": _QUARANTINE,
+    "environment.quarantine_faults": _QUARANTINE,
+    "environment.quarantine_s": _QUARANTINE,
+    "gui_agent.engine_timeout_s": "if an engine hangs, the run now ends after gui_agent.stall_timeout_s",
+}
 
 
 def removal(name: str) -> str | None:

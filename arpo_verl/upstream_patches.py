@@ -137,14 +137,6 @@ ROLLOUT_CORRECTION = Patch(
     ("compute_rollout_correction_and_add_to_batch",),
     "It would weigh replays without recorded log-probs as if they were certain.",
 )
-ENGINE_CALLS = Patch(
-    "verl.checkpoint_engine.base",
-    tuple(
-        f"CheckpointEngineManager.{name}"
-        for name in ("sleep_replicas", "abort_replicas", "resume_generation_replicas", "update_weights")
-    ),
-    "A rollout engine that dies would end the run in the middle of its step.",
-)
 
 # In the trainer's process; checked by the training dataset.
 TASK_ORDER = Patch(

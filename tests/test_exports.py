@@ -11,11 +11,11 @@ import arpo_verl
 
 EXPORTED = """
 Action ActionError ActionParseError ArpoError Click ConfigError DesktopBootError DesktopEndedError DesktopEnvironment
-DesktopError DesktopLostError DesktopSetupError DesktopUnclearError Drag EndpointError EngineLostError
+DesktopError DesktopLostError DesktopSetupError DesktopUnclearError Drag EndpointError
 EnvironmentConfig Episode EpisodeId Evaluation EvaluatorError Fail FetchError Finish GenerationError GuestAddress
 GuiAgentConfig HarnessError HostLostError Hotkey ImageError ImageLimits MachineProvider MetricCall
-MissingDependencyError ModelFamily Move Observation PatchLostError Point QueueLostError ReplayConfig ReplayError Reply
-RequestError RolloutWorkerError Run Scroll SessionsLostError SeveralErrors Size StopReason Task TaskError
+MissingDependencyError ModelFamily Move Observation PatchLostError Point ReplayConfig ReplayError Reply
+RequestError Run Scroll SeveralErrors Size StopReason Task TaskError
 TaskQuarantinedError TaskSelection Turn TypeText Wait load_tasks make_desktop open_run play
 """
 

@@ -2,15 +2,13 @@
 
 The modules, in the order of a training step:
 
-- before anything starts: `run_callback` has the recipe checked and estimated (`recipe/`), locks the run's folder and
-  starts `head_watch`. `run_folder` asks whether every node sees the folder. `patches` has our versions of veRL's
-  functions;
-- what the recipe says: `settings`; in the trainer's process `trainer_state`, and `trainer_watch`, which ends the run
-  when it cannot go on;
+- before anything starts: `run_callback` has the recipe checked and estimated (`recipe/`), and locks the run's folder.
+  `run_folder` asks whether every node sees the folder. `patches` has our versions of veRL's functions;
+- what the recipe says: `settings`; in the trainer's process `trainer_state`, and `run_watch`, which ends the run when
+  it cannot go on;
 - tasks: `dataset`;
-- episodes, in the rollout workers: `loop_manager` starts the workers, `rollout_workers` gives them prompts,
-  `lost_prompts` cleans up after a dead one. `agent_loop` plays an episode, `sent_images` takes its screenshots to the
-  engine, and `engines` makes each call, on another engine if one fails;
+- episodes: `job_desktops` makes the pool, `loop_manager` starts the rollout workers, and `prompts` gives them prompts.
+  There `agent_loop` plays an episode, and `sent_images` takes its screenshots to the engine;
 - a batch, in the trainer's process: `plugin/sampler.py: Replayer.process` reads it (`rows`, over `queue`).
   `replay/choice.py: choose_replays` chooses a success for a failed group, and `plugin/rows.py: inject` (with
   `model_inputs`) puts it in a failure's place. The sampler then stores the batch's own successes and forms mini-batches
@@ -30,7 +28,6 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -43,8 +40,6 @@ from arpo_verl.versions import SUPPORTED_VERL
 logger = logging.getLogger(__name__)
 
 GUI_AGENT = "gui_agent"
-ROUTER_VARIABLE = "ARPO_VERL_ROUTER"
-"""Path of our `router.yaml`, for the recipe: veRL accepts only a path, and the path differs between nodes."""
 
 
 def _register_agent_loop(agent_loop: ModuleType) -> None:
@@ -64,14 +59,13 @@ def _replacement(name: str, upstream: Any) -> Any:
 
 def register() -> None:
     """Register everything with the installed veRL. Safe to call more than once."""
-    os.environ[ROUTER_VARIABLE] = str(Path(__file__).with_name("router.yaml"))
     if os.environ.get("VERL_PLATFORM", "").lower() == "cpu":
         attempt("verl.plugin.platform", lambda: importlib.import_module("arpo_verl.cpu").register())
     when_imported("verl.experimental.agent_loop.agent_loop", _register_agent_loop)
     when_imported("verl.trainer.ppo.core_algos", _register_advantage_estimator)
     if upstream.may_patch_verl():
         vllm_segments.patch()  # vLLM also does it in its processes, unless VLLM_PLUGINS leaves us out
-        of_every_run = (upstream.ROLLOUT_CORRECTION, upstream.EQUAL_LENGTHS, upstream.ENGINE_CALLS, upstream.TASK_ORDER)
+        of_every_run = (upstream.ROLLOUT_CORRECTION, upstream.EQUAL_LENGTHS, upstream.TASK_ORDER)
         for patch in (*of_every_run, upstream.SHARED_ENCODER):
             patch.when_imported(_replacement)
     elif is_our_run():

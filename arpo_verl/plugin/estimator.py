@@ -47,6 +47,7 @@ def compute_replay_grpo_advantage(
     from arpo_verl.plugin.trainer_state import trainer_state
 
     state = trainer_state(config)
+    state.watch.moved()
     replay, algorithm = state.replay, state.recipe.algorithm
     divide_by_std = bool(algorithm.get("norm_adv_by_std_in_grpo", True))
     labels = labelled_rows(index)

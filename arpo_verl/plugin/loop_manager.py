@@ -1,4 +1,4 @@
-"""Provide veRL's `rollout.agent.agent_loop_manager_class`. Its rollout workers may die, its rows carry screenshots
+"""Provide veRL's `rollout.agent.agent_loop_manager_class`. It knows how each prompt ends, its rows carry screenshots
 instead of pixel values, and rows are made beside the worker's event loop.
 
 veRL's worker makes a row's pixel values when it puts the row into TransferQueue, and only its class can change that
@@ -13,31 +13,25 @@ import asyncio
 import functools
 import gc
 import threading
-from collections.abc import Sequence
 from typing import Any
-from uuid import uuid4
 
 import ray
 import torch
 from omegaconf import OmegaConf
-from ray.actor import ActorHandle
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
-from arpo_verl.plugin.engines import EngineClient, watched
-from arpo_verl.plugin.lost_prompts import LostPrompts, LostSessions, read_prompts
 from arpo_verl.plugin.model_inputs import lazy_inputs
-from arpo_verl.plugin.queue import TensorDict, plain, set_value
-from arpo_verl.plugin.rollout_workers import FruitlessPrompts, RolloutWorkers
+from arpo_verl.plugin.prompts import EndedPrompt, FruitlessPrompts, LostSessions, Prompts
+from arpo_verl.plugin.queue import TensorDict, plain
 from arpo_verl.plugin.rows import SCREENSHOTS
 from arpo_verl.plugin.settings import connect_pool, load_settings
 from arpo_verl.plugin.trainer_state import trainer_state
 from arpo_verl.post_import import require_registered
-from arpo_verl.upstream_patches import ENGINE_CALLS, EQUAL_LENGTHS, IMAGE_CACHES, ROLLOUT_CORRECTION
+from arpo_verl.upstream_patches import EQUAL_LENGTHS, IMAGE_CACHES, ROLLOUT_CORRECTION
 from arpo_verl.versions import require_verl
 from arpo_verl.vllm_images import OPTION as IMAGE_CACHE_OPTION
 
-_DONE = "__done__"
 _Worker: Any = AgentLoopWorkerTQ.__ray_actor_class__  # type: ignore[attr-defined]  # the class under Ray's actor
 
 
@@ -57,29 +51,16 @@ class GuiAgentLoopWorker(_Worker):
         gc.collect()
         gc.freeze()
 
-    async def live(self) -> None:
-        """Never return, so that a waiting caller learns when this process dies."""
-        await asyncio.Event().wait()
-
-    async def play(self, prompt: TensorDict, done: Sequence[int] = ()) -> list[str]:
-        """Play one prompt like veRL's `generate_sequences`, but return only when it is over.
-
-        Args:
-            done: sessions to leave out: another worker played them before it died.
-
-        Returns:
-            A reason for each session that was lost.
-        """
+    async def play(self, prompt: TensorDict) -> EndedPrompt:
+        """Play one prompt like veRL's `generate_sequences`, but return only when it is over."""
         others = set(self.background_tasks)
         uid = str(plain(prompt["uid"][0]))
-        set_value(prompt, _DONE, tuple(done))  # veRL passes it to each session
+        validates = bool(plain(prompt["validate"])) if "validate" in prompt else False
         await self.generate_sequences(prompt)
         await asyncio.gather(*(self.background_tasks - others))
-        return self.lost_sessions.take(uid)
+        return self.lost_sessions.take(uid, validates)
 
     async def _run_agent_loop(self, *args: Any, **kwargs: Any) -> Any:
-        if kwargs["session_id"] in kwargs.pop(_DONE, ()):
-            return None
         task_id = str((kwargs.get("extra_info") or {}).get("task_id", ""))
         async with self.lost_sessions.session(kwargs["uid"], task_id):
             return await self._play_session(*args, **kwargs)
@@ -112,56 +93,31 @@ def _rows_loop() -> asyncio.AbstractEventLoop:
 
 
 class GuiAgentLoopManager(AgentLoopManagerTQ):
-    """veRL's manager with `GuiAgentLoopWorker`s, which are replaced when they die, and with a client for rollout
-    engines that may fail."""
+    """veRL's manager with `GuiAgentLoopWorker`s, which knows how each prompt ends."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]  # veRL's
         self.agent_loop_workers_class = GuiAgentLoopWorker
-        self.llm_client = watched(self.llm_client)
 
     async def _init_agent_loop_workers(self) -> None:
         require_verl()
-        for patch in (ROLLOUT_CORRECTION, ENGINE_CALLS, EQUAL_LENGTHS):
+        for patch in (ROLLOUT_CORRECTION, EQUAL_LENGTHS):
             patch.check()
         require_registered("verl.")
         if OmegaConf.select(self.config, IMAGE_CACHE_OPTION) == "shm":
             IMAGE_CACHES.check()  # veRL's classes for vLLM import all of it here too
-        trainer_state(self.config).before_rollouts()
-        lost_prompts = LostPrompts.of_config(self.config, self._watch_engines())
+        state = trainer_state(self.config)
+        state.watch.start()
+        state.before_rollouts()
+        if self.rollout_config.agent.default_agent_loop == "gui_agent":
+            connect_pool(self.config)  # a pool that a worker made would die with the worker
         await super()._init_agent_loop_workers()  # type: ignore[no-untyped-call]  # veRL's
         # If a group lost some of its sessions, `sync` trains on the rest, and the other modes draw another group.
         fruitless = FruitlessPrompts(
             self.config.data.train_batch_size, keeps_partial=self.config.trainer.v1.trainer_mode == "sync"
         )
-        fault = trainer_state(self.config).fault
-        fault.listen()
-        self.workers = RolloutWorkers(self.agent_loop_workers, self._start_worker, lost_prompts, fruitless, fault)
-
-    def _watch_engines(self) -> Any:
-        """Return the router that remembers lost engines; None if the recipe has another router."""
-        if not isinstance(self.llm_client, EngineClient):
-            return None
-        router = self.llm_client._load_balancer
-        if self.rollout_config.get("full_determinism", False):
-            ray.get(router.route_by_hash.remote())
-        engines = trainer_state(self.config).engines
-        engines.watch(router, load_settings(self.config).agent.engine_timeout_s, self.config.trainer)
-        return router
-
-    def _start_worker(self) -> ActorHandle[Any]:
-        """Start a worker as veRL does, but on any node with room: the dead worker's node may be the cause."""
-        worker_class: Any = self.agent_loop_workers_class
-        return worker_class.options(name=f"agent_loop_worker_{uuid4().hex}", scheduling_strategy="SPREAD").remote(
-            self.config, self.llm_client, self.teacher_client, self.reward_loop_worker_handles
-        )
+        self.prompts = Prompts(self.agent_loop_workers, fruitless, state.watch)
 
     def generate_sequences(self, prompts: TensorDict) -> None:
-        """Start playing the prompts, each on the worker with the fewest, and return at once, as veRL's manager does.
-
-        Raises:
-            RolloutWorkerError: the workers die again and again.
-            EngineLostError: a rollout engine was lost, and the step of the loss is over.
-            SessionsLostError: prompt after prompt loses sessions.
-        """
-        self.workers.play(list(read_prompts(prompts, self.rollout_config)))
+        """Start playing the prompts, each on the worker with the fewest, and return at once, as veRL's manager does."""
+        self.prompts.play(prompts)

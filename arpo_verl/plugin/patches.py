@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
-from arpo_verl.plugin.trainer_watch import TrainerEngines, in_words, is_death
 from arpo_verl.replay.labels import labelled_rows
-from arpo_verl.upstream_patches import EQUAL_LENGTHS, ROLLOUT_CORRECTION, SHARED_ENCODER, TASK_ORDER
+from arpo_verl.upstream_patches import EQUAL_LENGTHS, ROLLOUT_CORRECTION, TASK_ORDER
 
 logger = logging.getLogger(__name__)
 
 _POSITION_IDS = "position_ids"
-_CALLS = {
-    "sleep_replicas": "sleep",
-    "abort_replicas": "abort_all_requests",
-    "resume_generation_replicas": "resume_generation",
-}
-"""Methods of veRL's `CheckpointEngineManager`, and the method of each replica that they call."""
 
 
 def leave_unknown_log_probs_alone(correct: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,72 +92,6 @@ def load_order_of_same_tasks(load: Callable[[Any, dict[str, Any]], None]) -> Cal
     return load_same
 
 
-def survive_lost_engines(name: str, stock: Any) -> Any:
-    """Make one of veRL's calls to all rollout engines skip dead engines.
-
-    veRL puts its engines to sleep, trains, saves, and gives the engines new weights. These calls have no hook, and each
-    fails if one engine fails (0.9.1, `checkpoint_engine/base.py: CheckpointEngineManager`). Ours skip a dead engine,
-    and end the run where the weights would be updated.
-
-    Args:
-        name: the method's name.
-        stock: veRL's method.
-    """
-    from verl.utils.ray_utils import auto_await
-
-    method = stock.__wrapped__  # inside veRL's own `auto_await`
-    return auto_await(_on_each(method, _CALLS[name]) if name in _CALLS else _unless_lost(method))
-
-
-def _engines() -> TrainerEngines:
-    from arpo_verl.plugin.trainer_state import running_state  # only the trainer's process needs it
-
-    return running_state().engines
-
-
-_Method = Callable[..., Coroutine[Any, Any, Any]]
-
-
-def _on_each(stock: _Method, call: str) -> _Method:
-    """Call all replicas. One that died or does not answer is lost and skipped."""
-
-    @functools.wraps(stock)
-    async def on_each(manager: Any, **kwargs: Any) -> None:
-        engines = _engines()
-        if not engines.is_watching:
-            await stock(manager, **kwargs)
-            return
-        if engines.is_ending:
-            return
-        calls = [asyncio.wait_for(getattr(replica, call)(**kwargs), engines.timeout_s) for replica in manager.replicas]
-        outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        for replica, outcome in zip(manager.replicas, outcomes, strict=True):
-            if isinstance(outcome, TimeoutError):
-                engines.lose(replica, f"it did not end `{call}` in {engines.timeout_s:g} s")
-            elif isinstance(outcome, BaseException):
-                if not is_death(outcome):
-                    raise outcome
-                engines.lose(replica, in_words(outcome))
-
-    return on_each
-
-
-def _unless_lost(stock: _Method) -> _Method:
-    """Update the weights, or end the run if an engine is lost."""
-
-    @functools.wraps(stock)
-    async def update_weights(manager: Any, global_steps: int | None = None) -> dict[str, Any]:
-        engines = _engines()
-        await engines.find_dead(manager.replicas)
-        if engines.lost():
-            engines.end_run()
-            return {}
-        metrics: dict[str, Any] = await stock(manager, global_steps)
-        return metrics
-
-    return update_weights
-
-
 def replacement(name: str, upstream: Any) -> Any:
     """Return our version of upstream's function of this name, for `Patch.apply`."""
     if name in ROLLOUT_CORRECTION.names:
@@ -174,8 +100,6 @@ def replacement(name: str, upstream: Any) -> Any:
         return read_equal_lengths(upstream)
     if name in TASK_ORDER.names:
         return load_order_of_same_tasks(upstream)
-    if name in SHARED_ENCODER.names:
-        from arpo_verl.plugin.shared_encoder import share_encoder  # only training processes need it
+    from arpo_verl.plugin.shared_encoder import share_encoder  # only training processes need it
 
-        return share_encoder(upstream)
-    return survive_lost_engines(name.rpartition(".")[2], upstream)
+    return share_encoder(upstream)

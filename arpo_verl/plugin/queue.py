@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import transfer_queue as tq
-from ray.actor import ActorHandle
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta as Batch
-from transfer_queue import interface
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 __all__ = [
@@ -24,11 +22,8 @@ __all__ = [
     "clear",
     "is_queued",
     "plain",
-    "processes",
     "read",
     "rebatch",
-    "set_status",
-    "set_value",
     "tags",
     "write",
 ]
@@ -77,11 +72,6 @@ def clear(keys: Sequence[str], partition_id: str) -> None:
     tq.kv_clear(keys=list(keys), partition_id=partition_id)
 
 
-def set_status(uid: str, partition_id: str, status: str) -> None:
-    """Set a prompt's status to one of veRL's words; the rest of its tag stays."""
-    tq.kv_batch_put(keys=[uid], partition_id=partition_id, tags=[{"status": status}])
-
-
 async def is_queued(key: str, partition_id: str) -> bool:
     """Return whether the partition contains this key, as seen by a rollout worker.
 
@@ -94,19 +84,6 @@ async def is_queued(key: str, partition_id: str) -> bool:
     except AssertionError as error:
         raise RuntimeError("this process has no TransferQueue") from error
     return key in partitions.get(partition_id, {})
-
-
-def processes() -> dict[str, ActorHandle[Any]]:
-    """Return the queue's own processes by name: its controller and its storage. Only the process that started the queue
-    knows them, until it closes the queue."""
-    storage = interface._TQ_STORAGE or {}
-    controller = interface._TQ_CONTROLLER
-    return {**storage.get("SimpleStorage", {}), **({} if controller is None else {"controller": controller})}
-
-
-def set_value(batch: TensorDict, name: str, value: Any) -> None:
-    """Give a batch a value that is not a tensor and is the same for all its rows."""
-    batch.set_non_tensor(name, value)
 
 
 def plain(value: Any) -> Any:

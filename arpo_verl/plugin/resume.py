@@ -48,7 +48,6 @@ _VALUES = (
 # Places of a machine or a run, and options that veRL itself writes into the recipe.
 _LEFT_OUT = (
     "actor_rollout_ref.actor.optim.total_training_steps",
-    "actor_rollout_ref.rollout.router_config_path",
     "data.gen_batch_size",
     "gui_agent.trajectory_dir",
 )

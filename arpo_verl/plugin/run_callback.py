@@ -20,12 +20,12 @@ from omegaconf import DictConfig, OmegaConf
 from arpo_verl.errors import ArpoError
 from arpo_verl.files import explain_refusal
 from arpo_verl.own_ray import settle_ray_token, start_ray
-from arpo_verl.plugin.head_watch import HeadWatch
 from arpo_verl.plugin.recipe.checks import check_recipe, joins_cluster
 from arpo_verl.plugin.recipe.footprint import describe_schedule, estimate_recipe, training_steps
 from arpo_verl.plugin.recipe.resuming import describe_resume
 from arpo_verl.plugin.recipe.values import doubtful_names
-from arpo_verl.plugin.trainer_state import RUN_DIR_VARIABLE
+from arpo_verl.plugin.run_watch import GO_ON, RUN_DIR_VARIABLE, in_words
+from arpo_verl.records.faults import note_fault, read_faults
 from arpo_verl.records.layout import LATEST_CHECKPOINT, METRICS_FILE
 from arpo_verl.records.metrics import keep_earlier_metrics
 from arpo_verl.records.run_lock import hold_run
@@ -47,7 +47,8 @@ class RunCallback(Callback):
     """The callback that `recipes/arpo.yaml` names under `hydra.callbacks`."""
 
     _steps: PrintedSteps | None = None
-    _head: HeadWatch | None = None
+    _earlier_faults = 0
+    """Number of faults of this run's earlier starts."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Refuse a run folder that cannot be written, before Hydra creates it and fails with a traceback.
@@ -100,17 +101,20 @@ class RunCallback(Callback):
         total_steps = count_steps(config)
         note_start(run_dir, config, estimate, total_steps)
         self._steps = PrintedSteps(StepLines(run_dir, total_steps))
-        self._head = HeadWatch(checkpoint.parent)
+        self._earlier_faults = len(read_faults(run_dir))
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        """Print what the run reached and where everything is."""
+        """Print what the run reached and where everything is, or why it ended."""
         if self._steps is not None:
             self._steps.close()
-        if self._head is not None:
-            self._head.close()
         if job_return.status is JobStatus.COMPLETED:
             print(format_summary(summarize_run(Path(config.run_dir))))
         else:
+            run_dir = Path(config.run_dir).absolute()
+            if (error := death_in(job_return._return_value)) and len(read_faults(run_dir)) == self._earlier_faults:
+                note_fault(run_dir, f"A process of the run died. Ray says: {in_words(error)} {GO_ON}")
+            for fault in read_faults(run_dir)[self._earlier_faults :][-1:]:
+                print(f"the run ended: {fault.sentence}", flush=True)
             print("the trainer failed", flush=True)  # `arpo-verl train` knows these words
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(ENDING_S)
@@ -141,6 +145,13 @@ class PrintedSteps:
         self._ended.set()
         self._thread.join()
         self._print_new()
+
+
+def death_in(error: object) -> ray.exceptions.RayActorError | None:
+    """Return the death of a process that made veRL fail, if this error of its `main` says so: the trainer's own, or one
+    that the trainer met before `RunWatch` did."""
+    causes = (error, getattr(error, "cause", None))
+    return next((cause for cause in causes if isinstance(cause, ray.exceptions.RayActorError)), None)
 
 
 def refuse_unfit(config: DictConfig) -> None:

@@ -20,6 +20,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from arpo_verl.errors import DesktopLostError
 from arpo_verl.plugin import queue, rows
 from arpo_verl.plugin.checkpoints import restore_store
+from arpo_verl.plugin.job_desktops import JobDesktops
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.padding import MiniBatches
 from arpo_verl.plugin.queue import TRAINING, VALIDATION, Batch
@@ -27,7 +28,6 @@ from arpo_verl.plugin.recipe.options import Recipe
 from arpo_verl.plugin.run_folder import require_shared
 from arpo_verl.plugin.step_metrics import SCORED_METRICS, StepMetrics, staleness_without
 from arpo_verl.plugin.trainer_state import TrainerState, trainer_state
-from arpo_verl.plugin.trainer_watch import JobDesktops
 from arpo_verl.plugin.validation_samples import EpisodeLoggers, ValidationSamples
 from arpo_verl.records.jumps import JumpDetector
 from arpo_verl.records.run_records import RunRecords
@@ -70,6 +70,7 @@ class Replayer:
             EpisodeLoggers(state.recipe.trainer.logger, state.agent.recorded_in),
             lambda token_ids: self.inputs.tokenizer.decode(token_ids, skip_special_tokens=True),
         )
+        state.watch.start()
         self.desktops = JobDesktops(state.environment)
         self._step, self._draw = 0, 0
         self._step_metrics = StepMetrics(batches_per_step, COUNTS, LEVELS)
@@ -107,6 +108,7 @@ class Replayer:
 
     def begin(self, step: int) -> None:
         """Note that a batch of training step `step` begins."""
+        self.state.watch.moved()
         self._draw = self._draw + 1 if step == self._step else 0
         self._step = step
         self._seen.clear()
@@ -176,6 +178,7 @@ class Replayer:
         Returns:
             The batch, and its metrics with `rollout/*`, `replay/*` and `environment/*`, which veRL logs with the step.
         """
+        self.state.watch.moved()
         start_s = time.perf_counter()
         batch, num_episodes, own = self._replay(batch)
         batch, shape = self._mini_batches.form(batch, num_episodes)
@@ -183,7 +186,7 @@ class Replayer:
         own["timing_s/replay"] = time.perf_counter() - start_s
         own = self._step_metrics.of_batch(self._draw, own)
         if self._step_metrics.is_last(self._draw):  # the pool counts from one reading to the next
-            own |= self.desktops.read() | self.state.engines.read()
+            own |= self.desktops.read()
             if (frontier := self.state.frontier) is not None:
                 own |= frontier.metrics()
                 self.records.frontier_moved(self._step, frontier.changed())
@@ -315,11 +318,8 @@ class ReplaySampler(ReplayBuffer):
             logger.info("cleared %d rows that were trained on before the checkpoint", len(leftovers))
 
     def _sync_metadata_from_transfer_queue(self) -> None:
-        """Read the queue as veRL does, in each of its loops. The queue does not say why a session failed, but the pool
-        and the watchers of workers and engines do. So we ask them too."""
+        """Read the queue as veRL does, in each of its loops, and ask the pool whether the run can go on."""
         super()._sync_metadata_from_transfer_queue()  # type: ignore[no-untyped-call]  # veRL's
-        self.replayer.state.fault.check()
-        self.replayer.state.engines.check()
         self.replayer.desktops.check()
 
     def _clear_groups(self, partition_id: str, uids: set[str]) -> None:

@@ -23,8 +23,8 @@ from omegaconf import DictConfig, OmegaConf
 from arpo_verl.config import ConfigT, build_config, check_fields, number, whole
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError
+from arpo_verl.plugin.run_watch import RUN_DIR_VARIABLE, RunWatch
 from arpo_verl.plugin.settings import PolicyFiles, plain_section
-from arpo_verl.plugin.trainer_watch import TrainerEngines, TrainerFault
 from arpo_verl.records.run_records import GroupLog
 from arpo_verl.replay.choice import Group
 from arpo_verl.replay.config import ReplayConfig
@@ -35,8 +35,6 @@ from arpo_verl.tasks.frontier import Frontier
 logger = logging.getLogger(__name__)
 
 SAMPLER_SECTION = "trainer.v1.sampler.sampler_kwargs"
-RUN_DIR_VARIABLE = "ARPO_VERL_RUN_DIR"
-"""Environment variable of a run's processes with the run's folder; `RunCallback` sets it."""
 _WITHOUT_CALLBACK = (
     "this run has no arpo_verl.plugin.run_callback.RunCallback: nothing checked it before its start, and it has no run "
     "folder with metrics for `arpo-verl view`; add `- arpo` after ppo_trainer to your config's defaults, or "
@@ -129,11 +127,6 @@ class TrainerState:
         self.recipe = recipe
         self.groups = GroupLog()
         """The sampler opens it for a batch, and the estimator writes it."""
-        self.fault = TrainerFault()
-        """The watchers of rollout workers and engines report errors to it. The sampler, and the code that gives out
-        prompts, raise them."""
-        self.engines = TrainerEngines(self.fault)
-        """The loop manager starts watching them. The sampler and veRL's patched calls to engines ask about them."""
         self.before_rollouts: Callable[[], None] = lambda: None
         """The sampler sets it, and the loop manager calls it when a resumed run's queue is there and nothing plays."""
         self.late_metrics = LateMetrics()
@@ -153,6 +146,12 @@ class TrainerState:
     def agent(self) -> GuiAgentConfig:
         """The section `gui_agent`; its defaults with another agent loop."""
         return self._build(GuiAgentConfig, "gui_agent")
+
+    @cached_property
+    def watch(self) -> RunWatch:
+        """Ends this process when the run cannot go on. Sampler and loop manager start it; each part says when it is
+        done with something."""
+        return RunWatch(self.agent.stall_timeout_s)
 
     @cached_property
     def environment(self) -> EnvironmentConfig | None:
@@ -237,12 +236,4 @@ def trainer_state(section: object) -> TrainerState:
         _latest = TrainerState(recipe)
         if RUN_DIR_VARIABLE not in os.environ:
             logger.warning(_WITHOUT_CALLBACK)
-    return _latest
-
-
-def running_state() -> TrainerState:
-    """Return the state of this process's run, for code that has no section of the recipe.
-
-    Before any call of `trainer_state` this is the state of an empty recipe, which watches nothing.
-    """
     return _latest

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection
 from functools import partial
@@ -37,7 +38,7 @@ from arpo_verl.errors import (
     EvaluatorError,
     HostLostError,
 )
-from arpo_verl.pool.lease_queue import Grant, new_lease_id
+from arpo_verl.pool.lease_queue import Grant
 from arpo_verl.pool.metrics import Fault, LeaseReport, fault_of
 from arpo_verl.pool.pool_actor import PoolActor
 from arpo_verl.pool.worker import CLOSE_TIMEOUT_S, CallResult
@@ -54,16 +55,11 @@ MESSAGE_CHARACTERS = 1000
 
 
 class DesktopPool:
-    """This is a process's handle on the job's pool, which any number of processes of a job share.
+    """This is a process's handle on the job's pool, which any number of processes of a job share."""
 
-    Args:
-        holder: Ray's name of this process's actor, by which the pool learns of its death; "" for none.
-    """
-
-    def __init__(self, config: EnvironmentConfig, actor: ActorHandle[PoolActor], holder: str = ""):
+    def __init__(self, config: EnvironmentConfig, actor: ActorHandle[PoolActor]):
         self._config = config
         self._actor = actor
-        self._holder = holder
         self._hello = actor.start.remote(config)
 
     @classmethod
@@ -77,8 +73,7 @@ class DesktopPool:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         options = {"name": name, "get_if_exists": True, "num_cpus": 0, "max_concurrency": MAX_WAITING}
         options["scheduling_strategy"] = here
-        holder = ray.get_runtime_context().get_actor_id() or ""
-        return cls(config, ray.remote(PoolActor).options(**options).remote(config), holder)
+        return cls(config, ray.remote(PoolActor).options(**options).remote(config))
 
     def session(self, task_id: str, batch: int = 0) -> Session:
         """Return the session of one episode's attempts."""
@@ -97,17 +92,12 @@ class DesktopPool:
             ConfigError: the pool was made with another config, or this cluster cannot make its desktops at all.
             DesktopBootError: no desktop comes up.
         """
-        return Lease(self._config, self._actor, self._hello, task_id, tuple(avoid), batch, self._holder)
+        return Lease(self._config, self._actor, self._hello, task_id, tuple(avoid), batch)
 
     async def report_drop(self, task_id: str) -> None:
         """Count a session that was given up, for any reason."""
         with contextlib.suppress(ray.exceptions.RayError):  # a dead pool counts no more
             await self._actor.report_drop.remote(task_id)
-
-    async def holder_died(self, holder: str) -> None:
-        """Take back a dead rollout worker's desktops at once, and count it in `rollout_workers_lost`."""
-        with contextlib.suppress(ray.exceptions.RayError):
-            await self._actor.holder_died.remote(holder)
 
     async def refuse(self, message: str) -> None:
         """Lease no more desktops: all who wait, and all who come later, get a `ConfigError` with this message."""
@@ -192,9 +182,8 @@ class Lease:
         task_id: str,
         avoid: tuple[str, ...],
         batch: int,
-        holder: str,
     ):
-        self.id = new_lease_id(holder)
+        self.id = uuid.uuid4().hex
         self.node_id = ""
         """Ray's id of the desktop's node, once there is one."""
         self.released: Awaitable[bool] | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -85,7 +84,6 @@ class LeaseQueue:
         # Leases that clients gave up before we knew them, and leases that we ended before their holders did.
         self._given_up: set[str] = set()
         self._taken_back: set[str] = set()
-        self._dead_holders: set[str] = set()
 
     # --- Those who want a desktop --------------------------------------------------------------------------------
 
@@ -93,7 +91,7 @@ class LeaseQueue:
         """Wait in turn for a desktop, and take one of the nodes in `avoid` only if there are no others."""
         if self._refusal is not None:
             return self._refusal
-        if lease_id in self._given_up or _holder_of(lease_id) in self._dead_holders:
+        if lease_id in self._given_up:
             self._given_up.discard(lease_id)
             return GIVEN_UP
         waiter = _Waiter(task_id, asyncio.get_running_loop().create_future(), avoid, batch)
@@ -132,16 +130,6 @@ class LeaseQueue:
         else:  # Ray may run a cancelled client's release before its acquire.
             self._given_up.add(lease_id)
         return is_attempt
-
-    def holder_died(self, holder: str) -> None:
-        """End all leases of a dead process, and give it no more."""
-        self._dead_holders.add(holder)
-        for lease_id in [lease_id for lease_id in self._waiters if _holder_of(lease_id) == holder]:
-            self._waiters.pop(lease_id).answer(GIVEN_UP)
-        for lease_id in [lease_id for lease_id in self.leased if _holder_of(lease_id) == holder]:
-            self._metrics.count("leases_reclaimed")
-            self._end(lease_id, LeaseReport(interrupted=True))
-        self._count_waiters()
 
     def was_set_up(self, lease_id: str) -> None:
         """Note that a lease's task was set up, so its host works."""
@@ -314,12 +302,3 @@ class LeaseQueue:
 
     def _count_waiters(self) -> None:
         self._metrics.rollouts_wait(len(self._waiters))
-
-
-def new_lease_id(holder: str = "") -> str:
-    """Return a name for a lease, which contains its holder."""
-    return f"{holder}/{uuid.uuid4().hex}"
-
-
-def _holder_of(lease_id: str) -> str:
-    return lease_id.rpartition("/")[0]

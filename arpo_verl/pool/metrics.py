@@ -49,10 +49,7 @@ BLAMED_FAULTS = (DesktopBootError, DesktopSetupError, DesktopLostError, Evaluato
 IDLE = "idle"
 """The kind of a fault without an episode: a health check found the desktop dead."""
 WAITING = "rollouts_waiting"
-COUNTS = (
-    *("dropped_sessions", "quarantined_sessions", "leases_reclaimed", "loop_restarts", "ended_desktops"),
-    "rollout_workers_lost",
-)
+COUNTS = (*("dropped_sessions", "quarantined_sessions", "leases_reclaimed", "loop_restarts", "ended_desktops"),)
 CALLS = ("boot", "reset", "step", "evaluate")
 SLOW_HOST, SLOW_HOST_STEPS = 1.5, 50
 """A host is slow if its actions take so many times as long as the median host's, in the mean of so many actions."""

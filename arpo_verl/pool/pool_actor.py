@@ -81,11 +81,6 @@ class PoolActor:
         """End a lease, or leave the queue; return whether it was an attempt of its session."""
         return self._queue.release(lease_id, report)
 
-    async def holder_died(self, holder: str) -> None:
-        """Take back the desktops of a rollout worker that died, and count it."""
-        self._metrics.count("rollout_workers_lost")
-        self._queue.holder_died(holder)
-
     async def report_drop(self, task_id: str) -> None:
         """Count a session that was given up, for any reason."""
         logger.warning("a session of task %s was dropped, without a score", task_id)

@@ -128,17 +128,11 @@ def write_episode(directory: Path, record: EpisodeRecord, screenshots: Sequence[
         folder.discard()
 
 
-def remove_unfinished(directory: Path, uids: Collection[str] | None = None) -> int:
-    """Remove the episodes that a killed run had not finished; return how many. Nobody may be playing one now.
-
-    Args:
-        uids: prompts of a killed process; with None, all prompts.
-    """
+def remove_unfinished(directory: Path) -> int:
+    """Remove the episodes that a killed run had not finished; return how many. Nobody may be playing one now."""
     listings = StepListings(directory)
     listings.refresh()
-    unfinished = [
-        path for path in listings.unfinished() if uids is None or any(f"__{uid}_" in path.name for uid in uids)
-    ]
+    unfinished = list(listings.unfinished())
     for path in unfinished:
         shutil.rmtree(path, ignore_errors=True)
     if unfinished:

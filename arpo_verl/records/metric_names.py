@@ -164,7 +164,6 @@ DESKTOPS: Mapping[str, Meaning] = {
     "environment/dropped_sessions": Meaning("sessions", "Sessions dropped, for any reason. Nothing of them is scored."),
     "environment/quarantined_sessions": Meaning("sessions", "Sessions dropped because their task is quarantined."),
     "environment/ended_desktops": Meaning("desktops", "Desktops that the policy itself ended. The episode scores 0."),
-    "environment/rollout_workers_lost": Meaning("workers", "Rollout workers that died and were replaced."),
     "environment/faults/boot": Meaning("faults", "Desktops that did not boot."),
     "environment/faults/setup": Meaning("faults", "Task set-ups that failed."),
     "environment/faults/lost": Meaning("faults", "Desktops lost during an episode."),
@@ -183,11 +182,6 @@ DESKTOPS: Mapping[str, Meaning] = {
         "Mean time of an action on this host, divided by the median host's. Logged only from 1.5 on, over at least 50 "
         "actions.",
     ),
-}
-
-ENGINES: Mapping[str, Meaning] = {
-    "engines/retried_calls": Meaning("calls", "Calls that one rollout engine failed and another answered."),
-    "engines/lost": Meaning("engines", "Rollout engines lost since the run started."),
 }
 
 TIMES: Mapping[str, Meaning] = {
@@ -228,4 +222,4 @@ EASYR1: Mapping[str, Meaning] = {
     "val/dropped": Meaning("episodes", "Validation episodes that infrastructure failed."),
 }
 
-TABLES = (ROLLOUTS, REPLAY, RATIOS, WITHOUT_REPLAYS, BATCH, FRONTIER, DESKTOPS, ENGINES, TIMES, VALIDATION, EASYR1)
+TABLES = (ROLLOUTS, REPLAY, RATIOS, WITHOUT_REPLAYS, BATCH, FRONTIER, DESKTOPS, TIMES, VALIDATION, EASYR1)

@@ -54,10 +54,10 @@ class GuiAgentConfig:
     two clicks become a double click. The default is the pause of OSWorld's parser for UI-TARS
     (`parsing_response_to_pyautogui_code` in mm_agents/uitars15_v1.py). Set 0 if `environment.action_pause_s` is a
     second or more and you want no other pause."""
-    engine_timeout_s: Annotated[float, number(lambda x: x > 0, "more than 0 seconds")] = 600.0
-    """Seconds without an answer after which a rollout engine counts as hung, while the trainer waits for episodes. Its
-    requests then go to the other engines, and the run ends after the step. The default leaves time for
-    `max_reply_tokens` at one token a second. Raise it for slower engines and longer replies."""
+    stall_timeout_s: Annotated[float, number(lambda x: x > 0, "more than 0 seconds")] = 7200.0
+    """Seconds in which no prompt, batch, step or checkpoint ends, after which a run counts as stalled and ends. A sound
+    run takes 50 minutes for 100 turns of 30 s, and tens of minutes for an update of long rows. A run that ends too soon
+    would end at the same place again, so the default is twice that."""
     model_family: Annotated[str, text("a name")] = "ui_tars_15"
     """How the model is asked and how it answers: one of `arpo_verl.models.family.SHIPPED`, or `package.module:NAME`, a
     `ModelFamily` of yours. Name the family that the model was trained for."""

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 import ray
-from ray.exceptions import ActorDiedError, OutOfMemoryError
+from ray.exceptions import ActorDiedError
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.errors import ConfigError, DesktopLostError
-from arpo_verl.plugin.trainer_watch import JobDesktops
+from arpo_verl.errors import ConfigError
+from arpo_verl.plugin.job_desktops import JobDesktops
 
 FAKE = EnvironmentConfig(provider="fake", num_desktops=2, host_resource="docker:")
 
@@ -36,14 +36,18 @@ def test_the_pools_counters_are_read_until_it_is_lost(local_ray, caplog):
     assert "the desktop pool gave no metrics this step" in caplog.text
 
 
-@pytest.mark.parametrize("death", [ActorDiedError(), OutOfMemoryError("the node was running low on memory")])
-def test_a_pool_that_died_ends_the_run(death):
-    """Each session failed, and an asynchronous mode drew others in their place without end."""
+def test_only_a_refusal_of_the_pool_ends_the_run():
+    """If the pool is dead, the watch over the run's processes ends it."""
+    desktops, answers = JobDesktops(None), iter([ActorDiedError(), "", "no room"])
 
     def refusal():
-        raise death
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-    desktops = JobDesktops(None)
     desktops._pool = SimpleNamespace(refusal=refusal)
-    with pytest.raises(DesktopLostError, match="pool died"):
+    desktops.check()
+    desktops.check()
+    with pytest.raises(ConfigError, match="no room"):
         desktops.check()

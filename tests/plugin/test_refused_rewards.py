@@ -13,7 +13,7 @@ from support.simulated_pool import Host, Simulation
 from arpo_verl.environments.fake import FakeEnvironment
 from arpo_verl.errors import ConfigError, EndpointError, EvaluatorError, TaskError
 from arpo_verl.plugin import agent_loop
-from arpo_verl.plugin.trainer_watch import JobDesktops
+from arpo_verl.plugin.job_desktops import JobDesktops
 from arpo_verl.types import Evaluation, finite_number
 
 

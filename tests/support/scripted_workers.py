@@ -1,4 +1,4 @@
-"""veRL's manager and workers as ours are, with episodes that wait to be told what to do."""
+"""veRL's manager and workers as ours are, with episodes that wait for the test's orders."""
 
 import asyncio
 import os
@@ -18,14 +18,13 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from arpo_verl.plugin.loop_manager import GuiAgentLoopManager, GuiAgentLoopWorker
-from arpo_verl.plugin.lost_prompts import LostSessions
+from arpo_verl.plugin.prompts import LostSessions
 from arpo_verl.plugin.settings import connect_pool
 from arpo_verl.plugin.trainer_state import trainer_state
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's workers do not find the tests' modules
 
-END, FAIL, DIE, DIE_PUTTING = "end", "fail", "die", "die while its row is put"
-KILL = (DIE, DIE_PUTTING)
+END, FAIL = "end", "fail"
 
 
 @ray.remote(num_cpus=0)
@@ -33,7 +32,6 @@ class Stage:
     """Where the episodes of all workers meet the test."""
 
     def __init__(self):
-        self.fails_to_start = False
         self._begun = defaultdict(list)
         self._told = defaultdict(asyncio.Future)
         self._changed = asyncio.Condition()
@@ -43,15 +41,12 @@ class Stage:
         async with self._changed:
             self._begun[episode].append(pid)
             self._changed.notify_all()
-        what = await asyncio.shield(self._told[episode])
-        if what in KILL:  # once: when it begins again it waits
-            self._told.pop(episode, None)
-        return what
+        return await asyncio.shield(self._told[episode])
 
-    async def begun(self, episode, times=1):
-        """Wait until the episode has begun so often; returns the processes."""
+    async def begun(self, episode):
+        """Wait until the episode has begun; returns the processes."""
         async with self._changed:
-            await self._changed.wait_for(lambda: len(self._begun[episode]) >= times)
+            await self._changed.wait_for(lambda: self._begun[episode])
         return self._begun[episode]
 
     async def tell(self, episodes, what):
@@ -59,17 +54,9 @@ class Stage:
         for episode in episodes:
             self._told[episode].set_result(what)
 
-    async def let_workers_start(self, may):
-        self.fails_to_start = not may
-
-    async def may_start(self):
-        return not self.fails_to_start
-
 
 class ScriptedWorker(GuiAgentLoopWorker.__ray_actor_class__):
     def __init__(self, config, stage, *_):
-        if not ray.get(stage.may_start.remote()):
-            raise RuntimeError("this worker must not start")
         self.config, self.rollout_config, self.stage = config, config.actor_rollout_ref.rollout, stage
         tq.init()
         self.background_tasks = set()
@@ -90,14 +77,9 @@ class ScriptedWorker(GuiAgentLoopWorker.__ray_actor_class__):
     async def _play(self, episode, validates, row):
         what = await self.stage.enter.remote(episode, os.getpid())
         partition_id = "val" if validates else "train"
-        if what == DIE_PUTTING:  # as between the first and the last message of a put
-            await tq.get_client().async_kv_retrieve_meta(keys=[f"{episode}_0"], partition_id=partition_id, create=True)
-        elif what == FAIL:
+        if what == FAIL:
             raise ValueError("told to fail")
-        elif what != DIE:
-            await put_row(episode, partition_id, row)
-        if what in KILL:
-            os.kill(os.getpid(), signal.SIGKILL)
+        await put_row(episode, partition_id, row)
 
 
 async def put_row(episode, partition_id, row):
@@ -165,15 +147,14 @@ class Play:
         uids = self.draw(num_prompts)
         self.tell([f"{uid}_{session}" for uid in uids for session in range(2)])
 
-    def begun(self, episode, times=1):
-        return ray.get(self.stage.begun.remote(episode, times), timeout=120)
+    def begun(self, episode):
+        return ray.get(self.stage.begun.remote(episode), timeout=120)
 
     def tell(self, episodes, what=END):
         ray.get(self.stage.tell.remote(list(episodes), what))
 
     def close(self):
         """End the workers before the stage: an episode that loses its stage writes that into the queue of the next."""
-        self.manager.workers.close()
         for worker in self.manager.agent_loop_workers:
             with suppress(RayActorError, ProcessLookupError):
                 os.kill(ray.get(worker.pid.remote()), signal.SIGKILL)

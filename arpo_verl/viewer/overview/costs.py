@@ -28,7 +28,7 @@ _IN_EPISODES = ("setup", "lost", "unclear", "evaluator", "host")
 FAULTS = labels(
     DESKTOPS,
     (
-        *("environment/dropped_sessions", "environment/rollout_workers_lost"),
+        "environment/dropped_sessions",
         *(f"{_FAULT}{kind}" for kind in ("boot", *_IN_EPISODES, "idle")),
         *("environment/leases_reclaimed", "environment/quarantined_sessions"),
     ),

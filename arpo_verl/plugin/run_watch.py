@@ -1,0 +1,165 @@
+"""End the run when a process that it needs has died, or when nothing in it moves any more.
+
+veRL cannot train on without its engines, rollout workers and queue, but not every death ends it. TransferQueue's client
+waits forever for a dead controller, and the sampler for the prompts of a dead rollout worker. So a thread in the
+trainer's process looks every five seconds. When the run cannot go on, it notes one sentence and ends the process, and
+with it the run. It raises nothing, since Ray and veRL wait in places that no exception reaches. The same command then
+resumes from the last checkpoint.
+
+The thread asks no process whether it lives, so a busy one never counts as dead. It reads the actor table of Ray's head
+(2.60: `ray/_private/state.py: actors`), which takes a millisecond. There it finds the actors that this process started:
+engines, rollout and training workers, the queue, the pool. The pool's own actors host desktops, and it replaces them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray._private.state import actors
+
+from arpo_verl.records.faults import note_fault
+
+logger = logging.getLogger(__name__)
+
+RUN_DIR_VARIABLE = "ARPO_VERL_RUN_DIR"
+"""Environment variable of a run's processes with the run's folder; `RunCallback` sets it."""
+POLL_S = 5.0
+REFUSALS = 3
+"""Looks in a row at which nothing listens at the head's port, after which the head counts as gone."""
+GO_ON = "Then start the same command again: it resumes from the last checkpoint."
+_CONNECT_S = 5.0
+_CHARACTERS = 400
+"""Most characters of an error in a message."""
+_INTENDED = ("RAY_KILL", "OUT_OF_SCOPE", "REF_DELETED", "OWNER_DIED")
+"""Ray's reasons for ends that somebody asked for, as when veRL closes its queue."""
+_PARTS = {
+    "GuiAgentLoopWorker": "rollout worker",
+    "PoolActor": "desktop pool",
+    "SimpleStorageUnit": "storage of veRL's queue",
+    "TransferQueueController": "controller of veRL's queue",
+    "WorkerDict": "training worker",
+}
+
+
+class RunWatch:
+    """Watches this process's run, from `start` on.
+
+    Args:
+        stall_timeout_s: seconds without a call of `moved` after which the run counts as stalled.
+        end: ends the run, with a sentence that says why.
+    """
+
+    def __init__(self, stall_timeout_s: float, end: Callable[[str], None] | None = None) -> None:
+        self._stall_timeout_s, self._end = stall_timeout_s, end or end_process
+        self._moved_at = time.monotonic()
+        self._refusals = 0
+        self._starting = threading.Lock()
+        self.checks: list[Callable[[], str]] = [self._find_dead, self._find_stall]
+        """Each returns why the run cannot go on, or ''."""
+
+    def start(self) -> None:
+        """Watch from now on, if this process is one of Ray's actors; a second call changes nothing."""
+        if self._starting.acquire(blocking=False) and ray.is_initialized() and ray.get_runtime_context().get_actor_id():
+            threading.Thread(target=self._watch, name="arpo_verl-watch", daemon=True).start()
+
+    def moved(self) -> None:
+        """Note that an episode, a batch, a step or a checkpoint is done."""
+        self._moved_at = time.monotonic()
+
+    def find(self) -> str:
+        """Return why the run cannot go on, or ''."""
+        # While the head does not answer, no check can ask it: the question would block.
+        self._refusals = 0 if _listens(ray.get_runtime_context().gcs_address) else self._refusals + 1
+        if self._refusals:
+            return _HEAD_GONE if self._refusals >= REFUSALS else ""
+        return next(filter(None, (check() for check in self.checks)), "")
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(POLL_S)
+            try:
+                sentence = self.find()
+            except Exception:  # Ray is just ending, or another version of it has another table
+                logger.warning("could not look whether the run's processes live", exc_info=True)
+                continue
+            if sentence:
+                self._end(sentence)
+
+    def _find_dead(self) -> str:
+        context = ray.get_runtime_context()
+        me = actors(context.get_actor_id())["Address"]
+        dead = actors(job_id=ray.JobID.from_hex(context.get_job_id()), actor_state_name="DEAD")
+        crashed = [actor for actor in dead.values() if actor["OwnerAddress"] == me and _has_crashed(actor)]
+        return _describe(crashed[0]) if crashed else ""
+
+    def _find_stall(self) -> str:
+        if time.monotonic() - self._moved_at < self._stall_timeout_s:
+            return ""
+        return (
+            f"No episode, batch, step or checkpoint ended in gui_agent.stall_timeout_s={self._stall_timeout_s:g} "
+            "seconds. A rollout engine or a training worker may hang: look at the newest logs in Ray's folder on each "
+            f"node (by default /tmp/ray/session_latest/logs). {GO_ON}"
+        )
+
+
+def end_process(sentence: str) -> None:
+    """Note why the run ends, print it, and end this process at once. Ray then ends the run."""
+    print(f"arpo_verl: the run ends: {sentence}", flush=True)
+    if RUN_DIR_VARIABLE in os.environ:
+        try:
+            note_fault(Path(os.environ[RUN_DIR_VARIABLE]), sentence)
+        except OSError as error:
+            print(f"arpo_verl: could not note it in the run's folder: {error}", flush=True)
+    os._exit(1)
+
+
+def in_words(error: object) -> str:
+    """Return an error or its text on one line, shortened, without the colours and underlined code of Ray's messages."""
+    text = " ".join(re.sub(r"\x1b\[[\d;]*m|\^{2,}", "", str(error)).split())
+    if isinstance(error, BaseException):
+        text = f"{type(error).__name__}: {text}"
+    return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS // 2]} ... {text[-_CHARACTERS // 2 :]}"
+
+
+_HEAD_GONE = (
+    "Ray's head process (gcs_server) is gone, and no Ray runs without it. If it happens again, check whether the "
+    f"head's machine runs out of memory. {GO_ON}"
+)
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _has_crashed(actor: dict[str, Any]) -> bool:
+    died = actor["DeathCause"].actor_died_error_context
+    reason = died.DESCRIPTOR.fields_by_name["reason"].enum_type.values_by_number[died.reason].name
+    return reason not in _INTENDED and "Worker exit type: INTENDED" not in died.error_message
+
+
+def _describe(actor: dict[str, Any]) -> str:
+    kind = actor["ActorClassName"]
+    part = _PARTS.get(kind, "rollout engine" if kind.endswith("Server") else "process")
+    cause = actor["DeathCause"]
+    context = getattr(cause, cause.WhichOneof("context") or "actor_died_error_context")
+    words = getattr(context, "error_message", "") or getattr(context, "formatted_exception_string", "")
+    node, pid = actor["Address"]["IPAddress"], actor["Pid"]
+    return (
+        f"A {part} died: {actor['Name'] or kind}, process {pid} on node {node}. Ray says: {in_words(words)} Look at "
+        f"worker-*-{pid}.err in Ray's folder on that node (by default /tmp/ray/session_latest/logs) and `dmesg` for "
+        f"processes that were killed because memory ran out. {GO_ON}"
+    )
