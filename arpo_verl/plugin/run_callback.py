@@ -47,8 +47,8 @@ class RunCallback(Callback):
     """The callback that `recipes/arpo.yaml` names under `hydra.callbacks`."""
 
     _steps: PrintedSteps | None = None
-    _earlier_faults = 0
-    """Number of faults of this run's earlier starts."""
+    _earlier_faults: int | None = None
+    """Number of faults of this run's earlier starts, once it has begun."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Refuse a run folder that cannot be written, before Hydra creates it and fails with a traceback.
@@ -110,14 +110,11 @@ class RunCallback(Callback):
         if job_return.status is JobStatus.COMPLETED:
             print(format_summary(summarize_run(Path(config.run_dir))))
         else:
-            run_dir = Path(config.run_dir).absolute()
-            if (error := death_in(job_return._return_value)) and len(read_faults(run_dir)) == self._earlier_faults:
-                note_fault(run_dir, f"A process of the run died. Ray says: {in_words(error)} {GO_ON}")
-            for fault in read_faults(run_dir)[self._earlier_faults :][-1:]:
-                print(f"the run ended: {fault.sentence}", flush=True)
             print("the trainer failed", flush=True)  # `arpo-verl train` knows these words
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(ENDING_S)
+            if self._earlier_faults is not None:
+                print_fault(Path(config.run_dir).absolute(), self._earlier_faults, job_return._return_value)
 
 
 class PrintedSteps:
@@ -147,11 +144,20 @@ class PrintedSteps:
         self._print_new()
 
 
-def death_in(error: object) -> ray.exceptions.RayActorError | None:
-    """Return the death of a process that made veRL fail, if this error of its `main` says so: the trainer's own, or one
-    that the trainer met before `RunWatch` did."""
+def print_fault(run_dir: Path, earlier: int, error: object) -> None:
+    """Print why the run ended, if a process of it died; note it if nobody has: the trainer's own death, or one that
+    the trainer met before `RunWatch` did.
+
+    Args:
+        earlier: number of faults of the run's earlier starts.
+        error: what veRL's `main` raised.
+    """
     causes = (error, getattr(error, "cause", None))
-    return next((cause for cause in causes if isinstance(cause, ray.exceptions.RayActorError)), None)
+    death = next((cause for cause in causes if isinstance(cause, ray.exceptions.RayActorError)), None)
+    if death is not None and len(read_faults(run_dir)) == earlier:
+        note_fault(run_dir, f"A process of the run died. Ray says: {in_words(death)} {GO_ON}")
+    for fault in read_faults(run_dir)[earlier:][-1:]:
+        print(f"the run ended: {fault.sentence}", flush=True)
 
 
 def refuse_unfit(config: DictConfig) -> None:

@@ -131,7 +131,7 @@ def in_words(error: object) -> str:
 
 
 _HEAD_GONE = (
-    "Ray's head process (gcs_server) is gone, and no Ray runs without it. If it happens again, check whether the "
+    "Ray's head process (gcs_server) has ended, and no Ray runs without it. If it happens again, check whether the "
     f"head's machine runs out of memory. {GO_ON}"
 )
 
@@ -157,6 +157,7 @@ def _describe(actor: dict[str, Any]) -> str:
     cause = actor["DeathCause"]
     context = getattr(cause, cause.WhichOneof("context") or "actor_died_error_context")
     words = getattr(context, "error_message", "") or getattr(context, "formatted_exception_string", "")
+    words = words.partition(" Some common causes include")[0]  # a text of Ray's that is always the same
     node, pid = actor["Address"]["IPAddress"], actor["Pid"]
     return (
         f"A {part} died: {actor['Name'] or kind}, process {pid} on node {node}. Ray says: {in_words(words)} Look at "

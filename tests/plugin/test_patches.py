@@ -21,7 +21,6 @@ from arpo_verl.plugin.loop_manager import GuiAgentLoopManager
 
 # Loaded before arpo_verl's plugin, as any other plugin may be.
 ANOTHER_PLUGIN = """
-from verl.checkpoint_engine import CheckpointEngineManager
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_and_add_to_batch as correct
 from verl.trainer.ppo.v1 import trainer_base
 from verl.utils.distributed import initialize_global_process_group_ray as initialize
@@ -31,12 +30,12 @@ from verl.workers.engine import base
 """
 IN_PLACE = """
 import verl, another_plugin
-from another_plugin import CheckpointEngineManager, base, engine_workers, trainer_base
+from another_plugin import base, engine_workers, trainer_base
 from arpo_verl import cpu
-from arpo_verl.upstream_patches import ENGINE_CALLS, EQUAL_LENGTHS, PROCESS_GROUP, ROLLOUT_CORRECTION
+from arpo_verl.upstream_patches import EQUAL_LENGTHS, PROCESS_GROUP, ROLLOUT_CORRECTION
 assert not hasattr(another_plugin.initialize, "__wrapped__"), "it came before the plugin"
 cpu.register()
-for patch in (ENGINE_CALLS, EQUAL_LENGTHS, PROCESS_GROUP, ROLLOUT_CORRECTION):
+for patch in (EQUAL_LENGTHS, PROCESS_GROUP, ROLLOUT_CORRECTION):
     patch.check()
 assert base.maybe_fix_3d_position_ids is engine_workers.maybe_fix_3d_position_ids is another_plugin.fix
 assert trainer_base.compute_rollout_correction_and_add_to_batch is another_plugin.correct
@@ -105,15 +104,8 @@ def test_a_row_does_not_come_to_a_worker_that_could_not_read_it(taker, monkeypat
         pickle.loads(row)
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        "verl.trainer.ppo.v1.trainer_base.compute_rollout_correction_and_add_to_batch",
-        "verl.checkpoint_engine.base.CheckpointEngineManager.update_weights",
-    ],
-)
-def test_a_trainer_without_its_patches_ends_before_its_first_step(place, monkeypatch):
-    ours = pkgutil.resolve_name(place)
-    monkeypatch.setattr(place, ours.__wrapped__.__wrapped__ if place.endswith("update_weights") else ours.__wrapped__)
+def test_a_trainer_without_its_patches_ends_before_its_first_step(monkeypatch):
+    place = "verl.trainer.ppo.v1.trainer_base.compute_rollout_correction_and_add_to_batch"
+    monkeypatch.setattr(place, pkgutil.resolve_name(place).__wrapped__)
     with pytest.raises(PatchLostError, match=f"This process runs {place} without"):
         asyncio.run(object.__new__(GuiAgentLoopManager)._init_agent_loop_workers())

@@ -13,6 +13,7 @@ import pytest
 import ray
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
+from ray.exceptions import ActorDiedError, RayTaskError
 from support import ROOT
 from support.composed import compose_in, compose_recipe
 from support.run_holder import start_holder
@@ -23,6 +24,7 @@ from arpo_verl.own_ray import RAY_AUTH, settle_ray_token, start_ray
 from arpo_verl.plugin import run_callback
 from arpo_verl.plugin.run_callback import RAY_JOB_CONFIG, RunCallback, hand_to_ray_workers
 from arpo_verl.plugin.settings import load_settings
+from arpo_verl.records.faults import note_fault, read_faults
 from arpo_verl.records.starts import read_starts
 from arpo_verl.records.step_lines import StepLines
 
@@ -187,6 +189,32 @@ threading.Thread(target=threading.Event().wait).start()  # what waits for ever a
 def test_a_trainer_that_failed_says_so_and_ends_even_if_its_clean_up_hangs():
     done = subprocess.run([sys.executable, "-c", FAILS], stdout=subprocess.PIPE, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (-signal.SIGALRM, f"{FAILED}\n")
+
+
+DEATH = "A process of the run died. Ray says: ActorDiedError: "
+
+
+@pytest.mark.parametrize(
+    ("error", "noted", "printed"),
+    [
+        (ActorDiedError(), [], DEATH),
+        (
+            RayTaskError("run", "traceback", ActorDiedError()),
+            [],
+            DEATH,
+        ),
+        (ActorDiedError(), ["the queue died"], "the queue died"),
+        (ValueError("of veRL"), ["the queue died"], "the queue died"),
+        (ValueError("of veRL"), [], ""),
+    ],
+)
+def test_a_run_that_lost_a_process_ends_with_a_sentence_about_it(tmp_path, capsys, error, noted, printed):
+    note_fault(tmp_path, "of an earlier start")
+    for sentence in noted:
+        note_fault(tmp_path, sentence)
+    run_callback.print_fault(tmp_path, 1, error)
+    assert f"the run ended: {printed}" in capsys.readouterr().out if printed else capsys.readouterr().out == ""
+    assert len(read_faults(tmp_path)) == 1 + bool(printed)
 
 
 def test_a_run_s_own_ray_is_started_with_patience_and_a_cluster_s_is_not(tmp_path, monkeypatch):

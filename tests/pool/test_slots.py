@@ -17,7 +17,7 @@ from arpo_verl.errors import (
 )
 from arpo_verl.pool.desktop_keeper import DesktopKeeper
 from arpo_verl.pool.host_health import HostHealth
-from arpo_verl.pool.lease_queue import BootedDesktop, LeaseQueue, new_lease_id
+from arpo_verl.pool.lease_queue import BootedDesktop, LeaseQueue
 from arpo_verl.pool.metrics import LeaseReport, PoolMetrics, fault_of
 from arpo_verl.pool.quarantine import Quarantine
 from arpo_verl.pool.worker import CallResult
@@ -279,29 +279,6 @@ def test_a_dead_hosts_desktops_end_idle_and_leased_and_late_reports_do_no_harm()
         return metrics.collect()
 
     assert asyncio.run(run())["environment/faults/host"] == 2
-
-
-def test_a_dead_holder_loses_its_desktops_and_its_turn_and_gets_nothing_more():
-    async def run():
-        _, metrics, queue = make_queue(2)
-        dead, other = [BootedDesktop(Worker("a"), slot, 1) for slot in range(2)]
-        for desktop in (dead, other):
-            queue.offer(desktop)
-        for holder in ("dead", "other"):
-            await queue.acquire(new_lease_id(holder), "t")
-        waiting = {
-            holder: asyncio.create_task(queue.acquire(new_lease_id(holder), "t")) for holder in ("dead", "other")
-        }
-        await settle()
-        queue.holder_died("dead")
-        assert isinstance((await waiting["dead"]).error, DesktopLostError) and not waiting["other"].done()
-        assert dead.done.result().interrupted and dead.done.result().fault is None and not other.done.done()
-        assert isinstance((await queue.acquire(new_lease_id("dead"), "t")).error, DesktopLostError)
-        queue.offer(BootedDesktop(Worker("a"), 0, 2))
-        assert (await waiting["other"]).error is None
-        return metrics.collect()
-
-    assert asyncio.run(run())["environment/leases_reclaimed"] == 1
 
 
 def test_a_release_that_overtakes_its_acquire_gives_the_lease_up():

@@ -50,22 +50,11 @@ plugin.loop_manager | verl.experimental.agent_loop.agent_loop:AgentLoopManager._
     self.llm_client,
     self.teacher_client,
     self.reward_loop_worker_handles,
-# A prompt's way: whose tasks a worker's call waits for, what its tag says, and that a row's tag comes last
+# A prompt's end: whose tasks a worker's call waits for, and that they wait for its sessions
 plugin.loop_manager | verl.trainer.ppo.v1.agent_loop_tq:AgentLoopWorkerTQ.generate_sequences
     self.background_tasks.add(task)
-plugin.lost_prompts | verl.trainer.ppo.v1.agent_loop_tq:AgentLoopWorkerTQ._run_prompt
-    tag={"status": "running"}
-    prompt.pop("__rollout_n__", config.n if not trajectory["validate"] else config.val_kwargs.n)
+plugin.loop_manager | verl.trainer.ppo.v1.agent_loop_tq:AgentLoopWorkerTQ._run_prompt
     await _settle_session_tasks(tasks)
-    status = "failure"
-    status = "finished"
-    tag={"status": status}
-plugin.lost_prompts | verl.trainer.ppo.v1.agent_loop_tq:AgentLoopWorkerTQ._agent_loop_postprocess
-    "status": "success",
-    await tq.async_kv_batch_put(
-plugin.lost_prompts | transfer_queue.client:AsyncTransferQueueClient.async_put
-    await self.storage_manager.put_data(
-    await self.async_set_custom_meta(metadata)
 plugin.loop_manager | verl.trainer.ppo.v1.agent_loop_tq:AgentLoopWorkerTQ._agent_loop_postprocess
     self._compute_multi_modal_inputs(output, input_ids)
 pixels | verl.utils.model:extract_multi_modal_inputs
@@ -220,33 +209,24 @@ plugin.patches | verl.workers.engine_workers:TrainingWorker.train_mini_batch
 plugin.patches | verl.workers.engine.base:BaseEngine.train_batch
 plugin.patches | verl.workers.engine.base:BaseEngine.infer_batch
     maybe_fix_3d_position_ids(data)
-# Engines that fail: what the client asks the router, and where the trainer calls all engines
-plugin.engines | verl.workers.rollout.llm_server:LLMServerClient.generate
-    await self._acquire_server(
-    try:
-    server.generate.remote(
-    finally:
-    self._release_server(
-plugin.engines | verl.workers.rollout.llm_server:FullyAsyncLLMServerClient.generate
-    output = await super().generate(
-plugin.engines | verl.workers.rollout.llm_server:FullyAsyncLLMServerClient._acquire_server
-    return await super()._acquire_server(request_id, **extra)
-plugin.engines | verl.workers.rollout.llm_server:LLMServerManager._init_global_load_balancer
-    dict(zip(self.server_addresses, self.server_handles
-    getattr(self.rollout_config, "router_config_path"
-plugin.engines | verl.workers.rollout.router:_create_plugin_extension
-    yaml_config.get("router_class"
-    ray_cls.remote(servers, yaml_config)
-plugin.patches | verl.checkpoint_engine.base:CheckpointEngineManager.sleep_replicas
-    r.sleep(
-plugin.patches | verl.checkpoint_engine.base:CheckpointEngineManager.abort_replicas
-    r.abort_all_requests(
-plugin.patches | verl.checkpoint_engine.base:CheckpointEngineManager.resume_generation_replicas
-    r.resume_generation(
-plugin.trainer_watch | verl.trainer.ppo.v1.trainer_base:PPOTrainer.fit
-    self._save_checkpoint()
-    self.on_step_end()
-    self.logger.log(data=metrics
+# Ray: what the table of actors says of each, and what is left out of a start without a dashboard
+plugin.run_watch | ray._private.state:GlobalState._gen_actor_info
+    "ActorClassName":
+    "Name":
+    "Address":
+    "OwnerAddress":
+    "DeathCause": actor_table_data.death_cause
+plugin.run_watch | ray._private.state:actors
+    actor_id
+    job_id
+    actor_state_name
+own_ray | ray._private.node:Node.start_head_processes
+    self.start_monitor()
+    self.start_api_server(
+own_ray | ray._private.services:start_raylet
+    setup_worker_path,
+    os.path.join(RAY_PATH, "dashboard", "agent.py"),
+    = start_ray_process(
 # Checkpoints: which one is loaded; the callback comes last in a save
 plugin.resume | verl.trainer.ppo.v1.trainer_base:PPOTrainer._load_checkpoint
     resume_mode == "disable"
