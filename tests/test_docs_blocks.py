@@ -80,6 +80,8 @@ NOT_TYPED = {
     "for net in ": "tests/environments/docker/test_network.py",
     "iptables ": "tests/environments/docker/test_network.py",
     "done": "tests/environments/docker/test_network.py",
+    "starts=": "sets a variable for the next line",
+    "until python ": "trains until it has; tests/trainer/test_crashes.py gives the same command again",
 }
 # What only reads, or writes small files: typed here, in a folder with runs, stores and scripts.
 TYPED = re.compile(r"(\.venv/bin/)?arpo-verl (summary|report|convert|replay inspect|replay merge|view .*--export)\b")
