@@ -100,11 +100,9 @@ class ReplayCheckpointCallback(CheckpointCallback):
         tasks = getattr(getattr(trainer, "train_dataset", None), "tasks", ())  # other datasets have none
         write_record(folder, record_of(self._settings, tasks))
         replayer = getattr(trainer.replay_buffer, "replayer", None)
-        if replayer is not None:
-            replayer.state.watch.moved()
-            if replayer.config.enable:
-                replayer.save(folder / STORE_FOLDER)
-                logger.info("saved %d successes with the checkpoint of step %d", len(replayer.store), global_step)
+        if replayer is not None and replayer.config.enable:
+            replayer.save(folder / STORE_FOLDER)
+            logger.info("saved %d successes with the checkpoint of step %d", len(replayer.store), global_step)
         if self.config is not None:
             _remove_surplus(folder, self.config.trainer)
         _remove_orphans(folder)

@@ -72,7 +72,7 @@ class RunWatch:
             threading.Thread(target=self._watch, name="arpo_verl-watch", daemon=True).start()
 
     def moved(self) -> None:
-        """Note that an episode, a batch, a step or a checkpoint is done."""
+        """Note that a prompt is played, a batch is drawn or scored, or a step begins."""
         self._moved_at = time.monotonic()
 
     def find(self) -> str:
@@ -105,7 +105,7 @@ class RunWatch:
         if time.monotonic() - self._moved_at < self._stall_timeout_s:
             return ""
         return (
-            f"No episode, batch, step or checkpoint ended in gui_agent.stall_timeout_s={self._stall_timeout_s:g} "
+            f"No prompt, batch or step ended in gui_agent.stall_timeout_s={self._stall_timeout_s:g} "
             "seconds. A rollout engine or a training worker may hang: look at the newest logs in Ray's folder on each "
             f"node (by default /tmp/ray/session_latest/logs). {GO_ON}"
         )

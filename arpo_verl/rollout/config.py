@@ -55,7 +55,7 @@ class GuiAgentConfig:
     (`parsing_response_to_pyautogui_code` in mm_agents/uitars15_v1.py). Set 0 if `environment.action_pause_s` is a
     second or more and you want no other pause."""
     stall_timeout_s: Annotated[float, number(lambda x: x > 0, "more than 0 seconds")] = 7200.0
-    """Seconds in which no prompt, batch, step or checkpoint ends, after which a run counts as stalled and ends. A sound
+    """Seconds in which no prompt, batch or step ends, after which a run counts as stalled and ends. A sound
     run takes 50 minutes for 100 turns of 30 s, and tens of minutes for an update of long rows. A run that ends too soon
     would end at the same place again, so the default is twice that."""
     model_family: Annotated[str, text("a name")] = "ui_tars_15"
