@@ -62,13 +62,14 @@ class RunWatch:
         self._stall_timeout_s, self._end = stall_timeout_s, end or end_process
         self._moved_at = time.monotonic()
         self._refusals = 0
-        self._starting = threading.Lock()
+        self._has_started = False
         self.checks: list[Callable[[], str]] = [self._find_dead, self._find_stall]
         """Each returns why the run cannot go on, or ''."""
 
     def start(self) -> None:
         """Watch from now on, if this process is one of Ray's actors; a second call changes nothing."""
-        if self._starting.acquire(blocking=False) and ray.is_initialized() and ray.get_runtime_context().get_actor_id():
+        if not self._has_started and ray.is_initialized() and ray.get_runtime_context().get_actor_id():
+            self._has_started = True
             threading.Thread(target=self._watch, name="arpo_verl-watch", daemon=True).start()
 
     def moved(self) -> None:
@@ -81,17 +82,18 @@ class RunWatch:
         self._refusals = 0 if _listens(ray.get_runtime_context().gcs_address) else self._refusals + 1
         if self._refusals:
             return _HEAD_GONE if self._refusals >= REFUSALS else ""
-        return next(filter(None, (check() for check in self.checks)), "")
+        for check in self.checks:
+            try:
+                if sentence := check():
+                    return sentence
+            except Exception:  # Ray is just ending, or another version of it has another table
+                logger.warning("could not look whether the run's processes live", exc_info=True)
+        return ""
 
     def _watch(self) -> None:
         while True:
             time.sleep(POLL_S)
-            try:
-                sentence = self.find()
-            except Exception:  # Ray is just ending, or another version of it has another table
-                logger.warning("could not look whether the run's processes live", exc_info=True)
-                continue
-            if sentence:
+            if sentence := self.find():
                 self._end(sentence)
 
     def _find_dead(self) -> str:
