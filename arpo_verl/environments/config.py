@@ -164,7 +164,7 @@ class EnvironmentConfig:
     and evaluations stay binary. docs/suites.md explains the risk."""
     lease_idle_timeout_s: _PositiveSeconds = 3600.0
     """Seconds after which the pool takes back a desktop whose holder does not use it: the holder's process died or
-    hangs. When a rollout worker dies, the pool takes back its desktops at once."""
+    hangs."""
     max_boot_failures: Annotated[int, whole(1)] = 8
     """Boots in a row that may fail before the run ends with the last one's error, if no desktop of the job ever came
     up: that is a mistake, not an outage. They must also span a minute (or `boot_timeout_s`, if that is less)."""
