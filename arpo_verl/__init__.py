@@ -37,7 +37,7 @@ _EXPORTS = {
         "ActionError ActionParseError ArpoError ConfigError DesktopBootError DesktopEndedError DesktopError "
         "DesktopLostError DesktopSetupError DesktopUnclearError EndpointError EvaluatorError FetchError "
         "GenerationError HarnessError HostLostError ImageError MissingDependencyError PatchLostError ReplayError "
-        "RequestError SeveralErrors TaskError TaskQuarantinedError"
+        "RequestError SeveralErrors TaskError"
     ),
     "models.family": "ImageLimits ModelFamily",
     "records.run": "Run open_run",

@@ -29,7 +29,6 @@ from arpo_verl.errors import ReplayError as ReplayError
 from arpo_verl.errors import RequestError as RequestError
 from arpo_verl.errors import SeveralErrors as SeveralErrors
 from arpo_verl.errors import TaskError as TaskError
-from arpo_verl.errors import TaskQuarantinedError as TaskQuarantinedError
 from arpo_verl.models.family import ImageLimits as ImageLimits
 from arpo_verl.models.family import ModelFamily as ModelFamily
 from arpo_verl.records.run import Run as Run

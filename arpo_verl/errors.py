@@ -16,7 +16,6 @@ ArpoError
 ├── MissingDependencyError (ImportError) a package or a program is not installed
 ├── FetchError (RuntimeError)           a download failed or is not what it should be
 ├── DesktopEndedError (RuntimeError)    the policy ended its desktop: the episode is over, its score is 0
-├── TaskQuarantinedError (RuntimeError) a task breaks desktops: its sessions are dropped for a while, never scored
 └── DesktopError (RuntimeError)         an infrastructure fault: retried on a fresh desktop, never scored
     ├── DesktopBootError                it did not start
     ├── DesktopSetupError               the task's set-up did not complete
@@ -110,10 +109,6 @@ class MissingDependencyError(ArpoError, ImportError):
 
 class FetchError(ArpoError, RuntimeError):
     """A download failed, or its content is wrong. A second run continues with what is already there."""
-
-
-class TaskQuarantinedError(ArpoError, RuntimeError):
-    """A task has broken desktops repeatedly. Its sessions are dropped for a while and counted, never scored."""
 
 
 class DesktopEndedError(ArpoError, RuntimeError):

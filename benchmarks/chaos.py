@@ -363,8 +363,6 @@ def recipe(num_desktops: int) -> Any:
         "evaluate_timeout_s": 40.0,
         "boot_timeout_s": 60.0,
         "health_interval_s": 5.0,
-        # A task comes in a hundred episodes or so, which is no evidence against it here.
-        "quarantine_faults": 0,
     }
     sections = {"gui_agent": agent, "environment": environment, "data": {}}
     return OmegaConf.create({**sections, "actor_rollout_ref": {"rollout": rollout}})
@@ -631,7 +629,7 @@ async def play_all(stage: Stage, args: Any, share: float) -> tuple[dict[str, Any
     figures = summarize(parts[True], parts[False])
     figures["faults"]["node_killed"] = {"injected": stage.nodes.deaths}
     figures["outage"] = outage
-    figures["pool"] = {name: metrics[f"environment/{name}"] for name in ("loop_restarts", "hosts_resting", "nodes")}
+    figures["pool"] = {name: metrics[f"environment/{name}"] for name in ("loop_restarts", "hosts_dropped", "nodes")}
     played = [each for part in (*parts[True], *parts[False]) for each in part[0]]
     told = [f"{word}: {each}" for each in played for word, so in (("false", each.is_false), ("lost", each.error)) if so]
     return figures, told

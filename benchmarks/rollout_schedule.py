@@ -164,7 +164,7 @@ class VirtualRun:
 
     async def _play(self, loop: VirtualLoop) -> dict[str, Any]:
         actor = PoolActor(self.environment)
-        actor._health._clock = actor._quarantine._clock = actor._metrics._clock = loop.time
+        actor._hosts._clock = actor._metrics._clock = loop.time
         actor._metrics._clear()
         self.pool = DesktopPool(self.environment, Handle(actor))  # type: ignore[arg-type]
         while (await self.pool.status_async())["desktops_idle"] < self.setting.desktops:

@@ -16,7 +16,7 @@ EnvironmentConfig Episode EpisodeId Evaluation EvaluatorError Fail FetchError Fi
 GuiAgentConfig HarnessError HostLostError Hotkey ImageError ImageLimits MachineProvider MetricCall
 MissingDependencyError ModelFamily Move Observation PatchLostError Point ReplayConfig ReplayError Reply
 RequestError Run Scroll SeveralErrors Size StopReason Task TaskError
-TaskQuarantinedError TaskSelection Turn TypeText Wait load_tasks make_desktop open_run play
+TaskSelection Turn TypeText Wait load_tasks make_desktop open_run play
 """
 
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 from arpo_verl.easyr1.engine import TurnEngine
 from arpo_verl.easyr1.images import shows_files
 from arpo_verl.easyr1.settings import DoorConfig
-from arpo_verl.errors import DesktopError, DesktopLostError, GenerationError, TaskQuarantinedError
+from arpo_verl.errors import DesktopError, DesktopLostError, GenerationError
 from arpo_verl.pool.attempts import attempt_until_whole
 from arpo_verl.pool.desktop_pool import DesktopPool, Session
 from arpo_verl.records.recorder import Recorder
@@ -110,7 +110,7 @@ class EpisodePlayer:
             episode, score = await attempt_until_whole(
                 self._pool, self._door.environment, task.task_id, attempt, batch=step
             )
-        except (DesktopError, TaskQuarantinedError, GenerationError) as error:
+        except (DesktopError, GenerationError) as error:
             logger.warning("rollout %d of task %s is dropped: %s", number, task.task_id, error)
             await self._pool.report_drop(task.task_id)
             return Played(key, task, None, None)

@@ -131,8 +131,8 @@ class EnvironmentConfig:
 
     # --- Patience ----------------------------------------------------------------------------------------------
     max_attempts: Annotated[int, whole(1)] = 3
-    """Desktops that one episode may use up before it is dropped. A failed set-up does not count if its host fails the
-    set-up of every task, so that we rest that host."""
+    """Desktops that one episode may use up before it is dropped, whatever broke them. A failed set-up does not count if
+    its host fails every task's set-up, so that we drop the host."""
     retry_backoff_s: _Seconds = 1.0
     """Pause before an episode's second attempt, doubled before each further one. It takes a moment to notice and
     replace what broke the desktop, such as a dead node or a lost network."""
@@ -175,16 +175,6 @@ class EnvironmentConfig:
     health_interval_s: _PositiveSeconds = 30.0
     """How often the pool asks an idle desktop whether it is still alive; it replaces a dead one before anybody leases
     it. Each question costs the guest one screenshot."""
-    quarantine_faults: Annotated[int, whole(0)] = 6
-    """Faults after which a task is quarantined: its episodes broke so many desktops, and none completed in between
-    while other tasks' did. Its sessions are then dropped at once, so that it does not use up the others' desktops. The
-    default is two sessions' attempts; 0 never does it. With two hosts, it must have broken desktops on both."""
-    quarantine_desktops: Annotated[int, whole(1)] = 3
-    """How many different desktops of the pool those faults must hit (all of them in a smaller pool), because a single
-    bad desktop is not the task's fault."""
-    quarantine_s: _Seconds = 1800.0
-    """How long a quarantined task waits for its next try. One more fault sends it back, one completed episode frees
-    it."""
 
     @staticmethod
     def defaults_beside(values: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from arpo_verl.config import require
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.errors import ConfigError, DesktopError, GenerationError, TaskQuarantinedError
+from arpo_verl.errors import ConfigError, DesktopError, GenerationError
 from arpo_verl.evaluation.folder import EvaluationFolder, uid_of
 from arpo_verl.evaluation.midway import why_not_midway
 from arpo_verl.evaluation.policy import Policy, Sampling
@@ -206,7 +206,7 @@ class _Evaluation:
 
         try:
             await attempt_until_whole(self._desktops(), self._settings.environment, trial.task_id, attempt)
-        except (DesktopError, GenerationError, TaskQuarantinedError) as error:
+        except (DesktopError, GenerationError) as error:
             return self._fault(trial, error)
         except ConfigError as error:
             raise ConfigError(f"{error} (task {trial.task_id})") from error

@@ -79,7 +79,6 @@ class GuiAgentLoop(AgentLoopBase):
 
         Raises:
             DesktopError: `environment.max_attempts` desktops failed; nothing is scored.
-            TaskQuarantinedError: the task has broken desktops repeatedly; nothing is scored.
             GenerationError: the rollout engine gave no usable reply.
             ConfigError: the recipe or its reward function is wrong; the sampler ends the run.
             MissingDependencyError, TaskError: a package or the row's task is missing; the sampler ends the run.

@@ -33,7 +33,6 @@ async def attempt_until_whole(
 
     Raises:
         DesktopError: `environment.max_attempts` desktops failed, so there is no score.
-        TaskQuarantinedError: the task has broken desktops repeatedly, so there is no score.
         GenerationError: the policy's engine gave no usable reply, so there is no score.
     """
     session = pool.session(task_id, batch)

@@ -13,7 +13,7 @@ import ray
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError, DesktopBootError, DesktopLostError, HostLostError
-from arpo_verl.pool.host_health import HostHealth
+from arpo_verl.pool.hosts import Hosts
 from arpo_verl.pool.lease_queue import BootedDesktop, LeaseQueue
 from arpo_verl.pool.metrics import DesktopState, LeaseReport, PoolMetrics
 from arpo_verl.pool.worker import CallResult
@@ -27,7 +27,7 @@ ANSWER_TIMEOUT_S = 60.0
 # a row then count as one.
 FIRST_BOOT_S = 60.0
 # How often a slot that may not boot yet asks again, if no boot ends before.
-ASK_INTERVAL_S = 1.0
+RETRY_INTERVAL_S = 1.0
 # The share of a host's desktops that may boot at once, but at least so many. With this share nobody waits as long as
 # boots take up to one and a half times as long as episodes.
 BOOT_SHARE, FEWEST_BOOTS = 3 / 5, 8
@@ -39,7 +39,7 @@ class DesktopKeeper:
     """This keeps clean desktops in the pool's slots, each in its own coroutine: none waits for another's reset."""
 
     def __init__(
-        self, config: EnvironmentConfig, workers: Workers, queue: LeaseQueue, metrics: PoolMetrics, health: HostHealth
+        self, config: EnvironmentConfig, workers: Workers, queue: LeaseQueue, metrics: PoolMetrics, hosts: Hosts
     ):
         self.has_served = False
         """Whether any desktop has ever come up."""
@@ -47,7 +47,7 @@ class DesktopKeeper:
         self._workers = workers
         self._queue = queue
         self._metrics = metrics
-        self._health = health
+        self._hosts = hosts
         self._failures: defaultdict[int, int] = defaultdict(int)
         self._unfinished: set[int] = set()
         """Slots whose desktops may be in any state, because their coroutine was interrupted."""
@@ -108,32 +108,35 @@ class DesktopKeeper:
         with self._queue.boots(node_id):
             reply = await self._prepare_in_turn(worker, slot)
         if reply.error is None:
-            self._health.booted(node_id)
-        elif isinstance(reply.error, HostLostError):  # many desktops died with one host; they move
-            self._health.boot_given_up(node_id)
-        else:
+            self._hosts.booted(node_id)
+        elif not isinstance(reply.error, HostLostError):  # many desktops died with one host; they move
             is_misconfigured = isinstance(reply.error, ConfigError)
-            self._health.boot_failed(node_id, worker.host, str(reply.error), is_misconfigured)
+            self._hosts.boot_failed(node_id, worker.host, str(reply.error), is_misconfigured)
         return reply
 
     async def _prepare_in_turn(self, worker: Worker, slot: int) -> CallResult:
         """Prepare the desktop when its host may boot another."""
         node_id = worker.node_id
-        while self._booting[node_id] >= self._most_boots(node_id) or not self._health.may_boot(node_id):
+        while not self._may_boot(node_id):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._boot_over[node_id].wait(), ASK_INTERVAL_S)
+                await asyncio.wait_for(self._boot_over[node_id].wait(), RETRY_INTERVAL_S)
             if worker not in self._workers.running:
                 return CallResult(error=HostLostError(f"the worker of desktop {slot} is gone"))
+        is_asking = self._hosts.ask(node_id)
         self._booting[node_id] += 1
         try:
             return await self._prepare(worker, slot)
-        except BaseException:
-            self._health.boot_given_up(node_id)
-            raise
         finally:
+            if is_asking:
+                self._hosts.answered(node_id)
             self._booting[node_id] -= 1
             self._boot_over[node_id].set()
             self._boot_over[node_id].clear()
+
+    def _may_boot(self, node_id: str) -> bool:
+        if self._hosts.is_dropped(node_id) and self._queue.may_lease_on(node_id):
+            return False  # that desktop asks the host
+        return self._booting[node_id] < self._most_boots(node_id) and self._hosts.may_use(node_id)
 
     def _most_boots(self, node_id: str) -> int:
         """Return how many of a node's desktops may boot at once."""
@@ -202,7 +205,7 @@ class DesktopKeeper:
         workers = self._workers.running
         if isinstance(error, ConfigError) and all(worker.has_started for worker in workers):
             # If one node lacks something, we lose only that node; if all do, the recipe is wrong.
-            if self._health.misconfigured(worker.node_id for worker in workers):
+            if self._hosts.all_misconfigured(worker.node_id for worker in workers):
                 self._queue.refuse(error)
                 return
         failing_s = time.monotonic() - self._failing_since

@@ -83,12 +83,11 @@ class DesktopPool:
         """Lease a clean desktop for an `async with` block; it waits its turn when all are busy.
 
         Args:
-            task_id: the task that faults count for, and that is quarantined after many.
+            task_id: the task that the desktop is for.
             avoid: nodes, by `Desktop.node_id`, whose desktops to take only if no other host has any.
             batch: number of its training step: the pool serves the lowest first.
 
         Raises on entry:
-            TaskQuarantinedError: the task broke desktops repeatedly.
             ConfigError: the pool was made with another config, or this cluster cannot make its desktops at all.
             DesktopBootError: no desktop comes up.
         """

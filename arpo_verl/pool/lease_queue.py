@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 
 from ray.actor import ActorHandle
 
-from arpo_verl.errors import ArpoError, ConfigError, DesktopLostError, HostLostError, TaskQuarantinedError
-from arpo_verl.pool.host_health import HostHealth
-from arpo_verl.pool.metrics import BLAMED_FAULTS, TASK_FAULTS, Fault, LeaseReport, PoolMetrics
-from arpo_verl.pool.quarantine import Quarantine
+from arpo_verl.errors import ArpoError, ConfigError, DesktopLostError, HostLostError
+from arpo_verl.pool.hosts import Hosts
+from arpo_verl.pool.metrics import SET_UP_FAULTS, Fault, LeaseReport, PoolMetrics
 from arpo_verl.pool.worker import DesktopWorker
 from arpo_verl.pool.workers import Worker
 
@@ -46,6 +45,10 @@ class BootedDesktop:
     task_id: str = ""
     is_set_up: bool = False
     """Whether it was set up for its holder's task."""
+    is_asking: bool = False
+    """Whether its lease asks a dropped host."""
+    set_ups: int = 0
+    """How many tasks had been set up on its host when its lease began."""
 
     @property
     def name(self) -> str:
@@ -69,14 +72,13 @@ class _Waiter:
 class LeaseQueue:
     """This queue hands idle desktops to those who wait. Only the pool actor's event loop uses it."""
 
-    def __init__(self, metrics: PoolMetrics, quarantine: Quarantine, health: HostHealth):
+    def __init__(self, metrics: PoolMetrics, hosts: Hosts):
         self.leased: dict[str, BootedDesktop] = {}
         self.idle: deque[BootedDesktop] = deque()
         self.is_out = False
         """Whether no desktop has served for longer than anybody should wait."""
         self._metrics = metrics
-        self._quarantine = quarantine
-        self._health = health
+        self._hosts = hosts
         self._waiters: OrderedDict[str, _Waiter] = OrderedDict()
         self._booting: Counter[str] = Counter()
         """Desktops that boot or are being cleaned, by node."""
@@ -96,8 +98,7 @@ class LeaseQueue:
             return GIVEN_UP
         waiter = _Waiter(task_id, asyncio.get_running_loop().create_future(), avoid, batch)
         self._waiters[lease_id] = waiter
-        self._refuse_quarantined(task_id)
-        self._match()
+        self.match()
         try:
             return await waiter.grant
         except asyncio.CancelledError:  # Ray cancels it with the rollout's own task
@@ -113,9 +114,9 @@ class LeaseQueue:
         """End a lease, or leave the queue: a cancelled client cannot know which of the two it needs.
 
         Returns:
-            Whether the lease counts as an attempt of its session. It does not if the set-up failed on a resting host,
-            unless all hosts have rested for too long. After the set-up it always counts, since the policy may have
-            broken the desktop.
+            Whether the lease counts as an attempt of its session. It does not if the set-up failed because of a dropped
+            host, unless all hosts have been dropped for too long. After the set-up it always counts, since the policy
+            may have broken the desktop.
         """
         is_attempt = True
         waiter = self._waiters.pop(lease_id, None)
@@ -123,7 +124,7 @@ class LeaseQueue:
             waiter.answer(GIVEN_UP)
             self._count_waiters()
         elif lease_id in self.leased:
-            is_attempt = self._count(self.leased[lease_id], report) or report.was_set_up or self.is_out
+            is_attempt = not self._is_hosts_fault(self.leased[lease_id], report) or self.is_out
             self._end(lease_id, report)
         elif lease_id in self._taken_back:
             self._taken_back.discard(lease_id)
@@ -136,15 +137,15 @@ class LeaseQueue:
         if lease_id in self.leased:
             desktop = self.leased[lease_id]
             desktop.is_set_up = True
-            self._health.set_up(desktop.worker.node_id)
-            self._match()  # a host may have ended its rest
+            self._hosts.set_up(desktop.worker.node_id, desktop.worker.host, desktop.task_id)
+            self.match()  # the host may be back
 
     # --- Those who have one to give ------------------------------------------------------------------------------
 
     def offer(self, desktop: BootedDesktop) -> None:
         """Offer the desktop for leases."""
         self.idle.append(desktop)
-        self._match()
+        self.match()
 
     @contextmanager
     def boots(self, node_id: str) -> Iterator[None]:
@@ -155,7 +156,7 @@ class LeaseQueue:
             yield
         finally:
             self._booting[node_id] -= 1
-            asyncio.get_running_loop().call_soon(self._match)  # after it was offered, if it came up
+            asyncio.get_running_loop().call_soon(self.match)  # after it was offered, if it came up
 
     def withdraw(self, desktop: BootedDesktop) -> bool:
         """Take back the offer of an idle desktop; return False if it is leased or has ended."""
@@ -198,13 +199,17 @@ class LeaseQueue:
 
     @property
     def is_serving(self) -> bool:
-        """Return whether a leased desktop was set up for its task; one that is leased as a probe may never be."""
+        """Return whether a leased desktop was set up for its task."""
         return any(desktop.is_set_up for desktop in self.leased.values())
 
     @property
     def is_wanted(self) -> bool:
         """Return whether anybody has a desktop or waits for one."""
         return bool(self.leased or self._waiters)
+
+    def may_lease_on(self, node_id: str) -> bool:
+        """Return whether somebody waits while a desktop of that node is idle."""
+        return bool(self._waiters) and any(desktop.worker.node_id == node_id for desktop in self.idle)
 
     def is_at_work(self, worker: Worker) -> bool:
         """Return whether a desktop of the worker is leased."""
@@ -219,15 +224,6 @@ class LeaseQueue:
         """Answer everybody who waits now with an error."""
         self._answer(list(self._waiters), Grant(error=error))
 
-    def _refuse_quarantined(self, task_id: str) -> None:
-        reason = self._quarantine.refusal(task_id)
-        if reason is None:
-            return
-        refused = [lease_id for lease_id, waiter in self._waiters.items() if waiter.task_id == task_id]
-        for _ in refused:
-            self._metrics.count("quarantined_sessions")
-        self._answer(refused, Grant(error=TaskQuarantinedError(reason)))
-
     def _answer(self, lease_ids: list[str], grant: Grant) -> None:
         for lease_id in lease_ids:
             self._waiters.pop(lease_id).answer(grant)
@@ -235,7 +231,8 @@ class LeaseQueue:
 
     # -------------------------------------------------------------------------------------------------------------
 
-    def _match(self) -> None:
+    def match(self) -> None:
+        """Lease idle desktops to those who wait."""
         for lease_id, waiter in self._in_turn() if self.idle else ():
             if not self.idle:
                 break
@@ -247,7 +244,8 @@ class LeaseQueue:
             desktop.leased_at, desktop.task_id = time.monotonic(), waiter.task_id
             self.leased[lease_id] = desktop
             worker = desktop.worker
-            self._health.leased(worker.node_id, lease_id)
+            desktop.is_asking = self._hosts.ask(worker.node_id)
+            desktop.set_ups = self._hosts.set_ups(worker.node_id)
             self._metrics.lease_began(desktop.index, time.monotonic() - waiter.since)
             waiter.grant.set_result(Grant(worker.actor, desktop.index, desktop.generation, worker.host, worker.node_id))
         self._count_waiters()
@@ -258,47 +256,32 @@ class LeaseQueue:
         return sorted(waiting, key=lambda one: one[1].batch)
 
     def _choose(self, waiter: _Waiter) -> BootedDesktop | None:
-        """Return the waiter's desktop, of the best the one that is idle for longest; None lets it wait for another.
+        """Return the waiter's desktop, the one that is idle for longest; None lets it wait for another.
 
-        It waits for a host that has not failed it, as long as one has desktops and does not rest.
+        It waits for a host that has not failed it, as long as one has desktops and is not dropped. A dropped host is
+        asked only if no other has a desktop now.
         """
-        ranked: list[tuple[int, BootedDesktop]] = []
-        for desktop in self.idle:
-            rank = self._health.rank(desktop.worker.node_id)
-            if rank is not None:
-                ranked.append((rank, desktop))
-        others = [(rank, desktop) for rank, desktop in ranked if desktop.worker.node_id not in waiter.avoid]
+        usable = [desktop for desktop in self.idle if self._hosts.may_use(desktop.worker.node_id)]
+        others = [desktop for desktop in usable if desktop.worker.node_id not in waiter.avoid]
         if not others and waiter.avoid:
             to_come = {desktop.worker.node_id for desktop in self.leased.values()} | set(+self._booting)
-            if any(not self._health.is_resting(node_id) for node_id in to_come.difference(waiter.avoid)):
+            if any(not self._hosts.is_dropped(node_id) for node_id in to_come.difference(waiter.avoid)):
                 return None
-        return min(others or ranked, key=lambda each: each[0], default=(0, None))[1]
+        return min(others or usable, key=lambda each: self._hosts.is_dropped(each.worker.node_id), default=None)
 
-    def _count(self, desktop: BootedDesktop, report: LeaseReport) -> bool:
-        """Count the fault, or the verdict, for host and task; return whether it counts for the task. On a resting host,
-        which fails every task, it counts only if the task itself is suspected."""
-        worker = desktop.worker
-        if report.fault is not None and report.fault in BLAMED_FAULTS:
-            is_suspect = self._quarantine.suspects(desktop.task_id)
-            message = f"{report.fault.__name__}: {report.message}"
-            rest_s = self._health.lease_failed(worker.node_id, worker.host, desktop.task_id, message, is_suspect)
-            if rest_s is not None:  # the probe after it
-                asyncio.get_running_loop().call_later(rest_s, self._match)
-            if self._health.is_resting(worker.node_id) and not is_suspect:
-                return False
-        if report.completed:
-            self._quarantine.completed(desktop.task_id)
-        elif report.fault in TASK_FAULTS:
-            self._quarantine.fault(desktop.task_id, desktop.index, worker.node_id)
-            self._refuse_quarantined(desktop.task_id)
-        return True
+    def _is_hosts_fault(self, desktop: BootedDesktop, report: LeaseReport) -> bool:
+        """Count a failed set-up for its host; return whether it is the host's fault."""
+        if report.was_set_up or report.fault not in SET_UP_FAULTS:
+            return False
+        worker, message = desktop.worker, f"{report.fault.__name__}: {report.message}"
+        return self._hosts.set_up_failed(worker.node_id, worker.host, desktop.task_id, desktop.set_ups, message)
 
     def _end(self, lease_id: str, report: LeaseReport) -> None:
         desktop = self.leased.pop(lease_id)
         self._metrics.lease_ended(report, desktop.worker.host)
-        self._health.lease_ended(desktop.worker.node_id, lease_id)
+        if desktop.is_asking:
+            self._hosts.answered(desktop.worker.node_id)
         desktop.done.set_result(report)
-        self._match()  # after a probe, the next one may begin
 
     def _count_waiters(self) -> None:
         self._metrics.rollouts_wait(len(self._waiters))

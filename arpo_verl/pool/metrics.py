@@ -41,15 +41,12 @@ _FAULTS: tuple[Fault, ...] = (
     DesktopEndedError,
     ConfigError,
 )
-# An episode may have caused these faults, but not a failed boot or a dead node.
-TASK_FAULTS = (DesktopSetupError, DesktopLostError, EvaluatorError, DesktopUnclearError)
-# These faults count for their host. Unclear ones do not: a policy that makes its desktop hang must not put a whole host
-# to rest.
-BLAMED_FAULTS = (DesktopBootError, DesktopSetupError, DesktopLostError, EvaluatorError)
+SET_UP_FAULTS = (DesktopBootError, DesktopSetupError, DesktopLostError)
+"""Faults of a set-up that its host may have caused."""
 IDLE = "idle"
 """The kind of a fault without an episode: a health check found the desktop dead."""
 WAITING = "rollouts_waiting"
-COUNTS = (*("dropped_sessions", "quarantined_sessions", "leases_reclaimed", "loop_restarts", "ended_desktops"),)
+COUNTS = ("dropped_sessions", "leases_reclaimed", "loop_restarts", "ended_desktops")
 CALLS = ("boot", "reset", "step", "evaluate")
 SLOW_HOST, SLOW_HOST_STEPS = 1.5, 50
 """A host is slow if its actions take so many times as long as the median host's, in the mean of so many actions."""
@@ -93,11 +90,6 @@ class LeaseReport:
     def was_set_up(self) -> bool:
         """Return whether the desktop was set up for the task."""
         return bool(self.seconds.get("reset"))
-
-    @property
-    def completed(self) -> bool:
-        """Return whether the episode got its verdict."""
-        return self.fault is None and bool(self.seconds.get("evaluate"))
 
 
 class PoolMetrics:

@@ -17,11 +17,10 @@ import ray
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError, DesktopBootError, DesktopLostError
 from arpo_verl.pool.desktop_keeper import ANSWER_TIMEOUT_S, DesktopKeeper
-from arpo_verl.pool.host_health import HostHealth
+from arpo_verl.pool.hosts import Hosts
 from arpo_verl.pool.lease_queue import Grant, LeaseQueue
 from arpo_verl.pool.metrics import LeaseReport, PoolMetrics
 from arpo_verl.pool.placement import check_cluster
-from arpo_verl.pool.quarantine import Quarantine
 from arpo_verl.pool.status_file import StatusFile, pool_document
 from arpo_verl.pool.workers import Worker, Workers, bounded
 
@@ -39,7 +38,7 @@ STARVED_S = 15.0
 PAUSE_FIRST_S, PAUSE_MAX_S, SOUND_S = 0.5, 30.0, 60.0
 # After so many failures in a row, those who wait get an error.
 HOPELESS = 8
-GAUGES = ("nodes", "hosts_resting", "tasks_quarantined")
+GAUGES = ("nodes", "hosts_dropped")
 
 
 class PoolActor:
@@ -48,9 +47,8 @@ class PoolActor:
     def __init__(self, config: EnvironmentConfig):
         self._config = config
         self._metrics = PoolMetrics(config.num_desktops)
-        self._health = HostHealth()
-        self._quarantine = Quarantine(config, self._count_hosts)
-        self._queue = LeaseQueue(self._metrics, self._quarantine, self._health)
+        self._hosts = Hosts()
+        self._queue = LeaseQueue(self._metrics, self._hosts)
         self._workers: Workers | None = None
         self._keeper: DesktopKeeper | None = None
         self._loops = _Loops(partial(self._metrics.count, "loop_restarts"), self._tell_all)
@@ -58,7 +56,7 @@ class PoolActor:
     async def start(self, config: EnvironmentConfig) -> str:
         """Boot desktops before the first lease; return why `config` does not fit this pool, or ''."""
         if self._workers is None:
-            self._workers = Workers(self._config, self._queue.host_lost, self._health)
+            self._workers = Workers(self._config, self._queue.host_lost, self._hosts)
             self._loops.start("start", partial(self._open, self._workers))
             if self._config.status_file is not None:
                 status_file = StatusFile(Path(self._config.status_file), partial(self._document, self._workers))
@@ -96,14 +94,13 @@ class PoolActor:
         return self._queue.refusal
 
     async def status(self) -> dict[str, int]:
-        """Return how many desktops are in each state, how many rollouts wait, and how many nodes work or rest, now."""
+        """Return the numbers of desktops in each state, waiting rollouts, nodes, and dropped nodes, now."""
         workers = [] if self._workers is None else self._workers.running
         nodes = {worker.node_id for worker in workers if worker.has_started}
         return {
             **self._metrics.now,
             "nodes": len(nodes),
-            "hosts_resting": len(self._health.resting),
-            "tasks_quarantined": len(self._quarantine.task_ids),
+            "hosts_dropped": len(self._hosts.dropped),
         }
 
     async def metrics(self) -> dict[str, float]:
@@ -120,16 +117,11 @@ class PoolActor:
             await self._workers.close()
 
     def _document(self, workers: Workers) -> dict[str, Any]:
-        return pool_document(workers, self._queue, self._metrics, self._quarantine.task_ids, self._health.resting)
+        return pool_document(workers, self._queue, self._metrics, self._hosts.dropped)
 
     def _tell_all(self, message: str) -> None:
         """Send everybody who waits now an error: there will be no desktop."""
         self._queue.answer_all(DesktopBootError(message))
-
-    def _count_hosts(self) -> int:
-        workers = [] if self._workers is None else self._workers.running
-        nodes = {worker.node_id for worker in workers if worker.has_started}
-        return sum(not self._health.is_resting(node_id) for node_id in nodes)
 
     # --- In the background ---------------------------------------------------------------------------------------
 
@@ -140,7 +132,7 @@ class PoolActor:
             self._queue.refuse(error)
             return
         if self._keeper is None:
-            self._keeper = keeper = DesktopKeeper(self._config, workers, self._queue, self._metrics, self._health)
+            self._keeper = keeper = DesktopKeeper(self._config, workers, self._queue, self._metrics, self._hosts)
             for slot in range(self._config.num_desktops):
                 self._loops.start(f"desktop {slot}", partial(keeper.keep, slot))
             self._loops.start("placement", workers.run)
@@ -163,6 +155,7 @@ class PoolActor:
         began = served_at = wanted_at = time.monotonic()
         while True:
             await asyncio.sleep(OUTAGE_INTERVAL_S)
+            self._queue.match()  # a dropped host may be asked again
             now = time.monotonic()
             if self._queue.is_wanted:
                 wanted_at = now
@@ -175,10 +168,10 @@ class PoolActor:
             elif self._queue.is_serving or now - wanted_at > forget_s:
                 served_at = now
             elif self._queue.is_out:
-                resting = "; ".join(f"{name} {why}" for name, why in self._health.resting.items())
+                dropped = "; ".join(f"on {name} {why}" for name, why in self._hosts.dropped.items())
                 self._tell_all(
                     f"no desktop has served for {now - served_at:.0f} s, longer than environment.outage_timeout_s="
-                    f"{config.outage_timeout_s:g}: {resting or await workers.diagnose()}",
+                    f"{config.outage_timeout_s:g}: {dropped or await workers.diagnose()}",
                 )
 
     async def _check(self, workers: Workers, worker: Worker) -> None:

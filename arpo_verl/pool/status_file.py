@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ HEARTBEAT_S = 15.0
 
 
 def pool_document(
-    workers: Workers, queue: LeaseQueue, metrics: PoolMetrics, quarantined: Sequence[str], resting: Mapping[str, str]
+    workers: Workers, queue: LeaseQueue, metrics: PoolMetrics, dropped: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return the pool's state at this moment, without the time."""
     tasks = {desktop.index: desktop.task_id for desktop in queue.leased.values()}
@@ -41,8 +41,7 @@ def pool_document(
             for slot, (state, since) in enumerate(metrics.states)
         ],
         "waiting": metrics.now[WAITING],
-        "quarantined": sorted(quarantined),
-        "resting": dict(sorted(resting.items())),
+        "dropped": dict(sorted(dropped.items())),
     }
 
 

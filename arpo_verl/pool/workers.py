@@ -16,7 +16,7 @@ from ray.actor import ActorHandle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.pool.host_health import HostHealth
+from arpo_verl.pool.hosts import Hosts
 from arpo_verl.pool.placement import Offer, Placement, describe, place, read_offers
 from arpo_verl.pool.worker import CLOSE_TIMEOUT_S, DesktopWorker
 
@@ -63,16 +63,16 @@ class Workers:
     Args:
         config: which desktops, and the resources of their workers.
         on_lost: called for each dead worker, after we have forgotten it.
-        health: the nodes' health; a resting node is used only if no other has room.
+        hosts: the nodes' failures; a dropped node is used only if no other has room.
     """
 
-    def __init__(self, config: EnvironmentConfig, on_lost: Callable[[Worker], None], health: HostHealth):
+    def __init__(self, config: EnvironmentConfig, on_lost: Callable[[Worker], None], hosts: Hosts):
         self.generations = dict.fromkeys(range(config.num_desktops), 1)
         """The number of each slot's current or next desktop."""
         self.running: list[Worker] = []
         self._config = config
         self._on_lost = on_lost
-        self._health = health
+        self._hosts = hosts
         self._homes: dict[int, asyncio.Future[Worker]] = {}
         self._homeless: set[int] = set()
         self._changed = asyncio.Event()
@@ -120,14 +120,14 @@ class Workers:
     async def leave_hosts(self, is_busy: Callable[[Worker], bool]) -> None:
         """Give up idle workers on hosts that boot no desktops, if other hosts have room for all their desktops."""
         nodes = await asyncio.to_thread(ray.nodes)
-        self._health.forget_all_but(node["NodeID"] for node in nodes if node["Alive"])
+        self._hosts.forget_all_but(node["NodeID"] for node in nodes if node["Alive"])
         offers = self._trusted(read_offers(nodes, self._config.host_prefix))
         for worker in list(self.running) if offers else ():
             used = self._used()
             room = sum(max(0, offer.units - used[offer]) for offer in offers or ()) - len(self._homeless)
             if room < len(worker.slots):
                 break
-            if worker.has_started and self._health.is_given_up(worker.node_id) and not is_busy(worker):
+            if worker.has_started and self._hosts.boots_none(worker.node_id) and not is_busy(worker):
                 logger.warning("desktops %s leave %s, which boots none", worker.slots, worker.host)
                 self.lost(worker)
 
@@ -174,14 +174,14 @@ class Workers:
             )
 
     def _trusted(self, offers: list[Offer] | None) -> list[Offer] | None:
-        """Remove nodes that rest, and nodes that have just lost a worker: Ray may not know yet that they are dead."""
+        """Remove dropped nodes, and nodes that have just lost a worker: Ray may not know yet that they are dead."""
         if offers is None:
             return None
         recent = time.monotonic() - SUSPECT_S
         return [
             offer
             for offer in offers
-            if self._suspected.get(offer.node_id, recent) <= recent and not self._health.is_resting(offer.node_id)
+            if self._suspected.get(offer.node_id, recent) <= recent and not self._hosts.is_dropped(offer.node_id)
         ]
 
     def _used(self) -> Counter[Offer]:

@@ -162,7 +162,6 @@ DESKTOPS: Mapping[str, Meaning] = {
     "environment/evaluations": Meaning("calls", "Verdicts given."),
     "environment/evaluate_s/mean": Meaning("seconds", "Evaluate. Mean of the verdicts."),
     "environment/dropped_sessions": Meaning("sessions", "Sessions dropped, for any reason. Nothing of them is scored."),
-    "environment/quarantined_sessions": Meaning("sessions", "Sessions dropped because their task is quarantined."),
     "environment/ended_desktops": Meaning("desktops", "Desktops that the policy itself ended. The episode scores 0."),
     "environment/faults/boot": Meaning("faults", "Desktops that did not boot."),
     "environment/faults/setup": Meaning("faults", "Task set-ups that failed."),
@@ -173,10 +172,9 @@ DESKTOPS: Mapping[str, Meaning] = {
     "environment/faults/idle": Meaning("faults", "Desktops found dead while idle."),
     "environment/loop_restarts": Meaning("restarts", "Restarts of the pool's own loops after an error."),
     "environment/nodes": Meaning("nodes", "Nodes with desktops, at the end of the step."),
-    "environment/hosts_resting": Meaning(
-        "nodes", "Nodes that get only a probe now and then, since everything failed there, at the end of the step."
+    "environment/hosts_dropped": Meaning(
+        "nodes", "Nodes dropped at the end of the step: boots or set-ups failed there one after the other."
     ),
-    "environment/tasks_quarantined": Meaning("tasks", "Tasks in quarantine, at the end of the step."),
     "environment/slow_host/HOST": Meaning(
         "ratio",
         "Mean time of an action on this host, divided by the median host's. Logged only from 1.5 on, over at least 50 "

@@ -42,14 +42,12 @@ def test_a_bad_value_is_refused_with_what_was_expected(options, message):
         (
             "a whole number of at least 1",
             0,
-            "num_desktops desktops_per_worker max_attempts guest_attempts max_boot_failures quarantine_desktops",
+            "num_desktops desktops_per_worker max_attempts guest_attempts max_boot_failures",
         ),
-        ("a whole number of at least 0", -1, "quarantine_faults"),
         (
             "0 or more seconds",
             -0.1,
-            "action_pause_s settle_timeout_s wait_s setup_pause_s evaluate_pause_s guest_retry_s retry_backoff_s "
-            "quarantine_s",
+            "action_pause_s settle_timeout_s wait_s setup_pause_s evaluate_pause_s guest_retry_s retry_backoff_s",
         ),
         (
             "more than 0 seconds",
@@ -85,6 +83,12 @@ def test_every_number_has_a_least_value_and_must_be_a_finite_one(expected, value
 def test_a_machine_that_cannot_be_meant_is_refused(options, message):
     with pytest.raises(ConfigError, match=f"^environment.{message}"):
         EnvironmentConfig(**DOCKER | options)
+
+
+def test_a_recipe_with_the_options_of_the_quarantine_is_refused_with_what_happens_instead():
+    message = "^environment.quarantine_s was removed: the sessions of a task that breaks desktops are dropped after .*"
+    with pytest.raises(ConfigError, match=message):
+        build_config(EnvironmentConfig, "environment", {"quarantine_s": 60})
 
 
 @pytest.mark.parametrize("name", ["fail", "hang", "die", "seconds"])

@@ -52,9 +52,8 @@ def test_a_host_on_which_everything_fails_at_once_loses_no_sessions(monkeypatch,
     with caplog.at_level(logging.WARNING):
         simulation.run(group())
     assert len(simulation.lost) <= 128 * 0.05 / 2, Counter(map(str, simulation.lost))
-    assert simulation.metrics["environment/tasks_quarantined"] == 0
     if "step" not in faults:
-        assert simulation.metrics["environment/hosts_resting"] == 1 and told(caplog, "host docker:b rests") == 1
+        assert simulation.metrics["environment/hosts_dropped"] == 1 and told(caplog, "host docker:b is dropped") == 1
 
 
 @pytest.mark.parametrize("seconds", [20, 300])
@@ -72,7 +71,7 @@ def test_an_outage_of_all_hosts_costs_time_and_no_session(monkeypatch, seconds, 
     simulation = Simulation(monkeypatch, hosts, start_s=60)
     simulation.run(sessions)
     assert not simulation.lost, Counter(map(str, simulation.lost))
-    assert simulation.metrics["environment/hosts_resting"] == 0
+    assert simulation.metrics["environment/hosts_dropped"] == 0
     assert simulation.now - 1000 > 65 + seconds
 
 
@@ -83,12 +82,12 @@ def test_an_outage_for_ever_is_told(monkeypatch):
     assert len(simulation.lost) == 128
     for error in simulation.lost:
         assert isinstance(error, DesktopBootError) and "environment.outage_timeout_s=900" in str(error)
-        assert "docker:a boots fail one after the other, the last with: prepare on a" in str(error)
+        assert "on docker:a a boot failed: prepare on a" in str(error)
     assert simulation.now - 1000 < 65 + 900 + 60, "the retries of those who were told do not wait again"
 
 
-def test_an_outage_in_which_hosts_take_turns_as_probes_is_told(monkeypatch):
-    """At each look some host was being probed: nobody was ever told."""
+def test_an_outage_in_which_hosts_are_asked_in_turn_is_told(monkeypatch):
+    """At each look some host was being asked: nobody was ever told."""
     outage = between(65, 1e9, {"reset": "DesktopSetupError"})
     hosts = [Host(name, 4, {"reset": 20.0}, outage) for name in "abcd"]
     simulation = Simulation(monkeypatch, hosts, start_s=60)
@@ -118,7 +117,7 @@ def test_an_outage_in_which_one_host_after_the_other_boots_and_none_serves_is_to
 
 
 def test_sessions_that_rest_for_long_between_attempts_and_never_wait_end_with_an_outage_too(monkeypatch):
-    """While they rested nobody wanted a desktop, and the outage was forgotten; as probes they were never told of it."""
+    """While they rested nobody wanted a desktop, and the outage was forgotten; nobody who asked a host was told."""
     outage = between(65, 1e9, {"reset": "DesktopSetupError"})
     simulation = Simulation(monkeypatch, [Host("a", 4, faults=outage)], start_s=60, retry_backoff_s=90.0)
     simulation.run(group(2, 1))
@@ -131,7 +130,7 @@ def test_sessions_that_rest_for_long_between_attempts_and_never_wait_end_with_an
 def test_a_policy_that_breaks_all_that_was_set_up_has_no_more_tries_for_it(monkeypatch, num_hosts, sessions):
     """Each set-up ended the rest of its host, which forgave the faults that followed: 65 tries a session and more."""
     hosts = [Host(name, 16, faults={"evaluate": "EvaluatorError"}) for name in "ab"[:num_hosts]]
-    simulation = Simulation(monkeypatch, hosts, quarantine_faults=0)
+    simulation = Simulation(monkeypatch, hosts)
     simulation.run(sessions)
     assert [type(error) for error in simulation.lost] == [EvaluatorError] * len(sessions)
     tries = sum(call == "reset" for host in hosts for call, _ in host.calls)
@@ -157,11 +156,30 @@ def test_tasks_that_no_host_can_set_up_lose_their_own_sessions_and_hold_up_nobod
         return "DesktopSetupError" if task_id in bad else None
 
     hosts = [Host(name, 16, faults={"reset": cannot}) for name in "ab"]
-    simulation = Simulation(monkeypatch, hosts, quarantine_faults=0)
+    simulation = Simulation(monkeypatch, hosts)
     simulation.run(group())
     lost = [task for task, outcome in zip(group(), simulation.outcomes, strict=True) if outcome != "scored"]
     assert Counter(lost) == dict.fromkeys(bad, 8)
     assert simulation.now - 1000 < 30 + 4 * 60 + 120
+
+
+def test_tasks_whose_set_up_fails_slowly_do_not_lose_the_next_steps(monkeypatch):
+    """They ended last, dropped both hosts and were the first to ask them: all sessions of the next steps were lost."""
+    bad = ("task-0", "task-1", "task-2")
+
+    def cannot(task_id):
+        return "DesktopSetupError" if task_id in bad else None
+
+    hosts = [Host(name, 64, {"reset": 120.0}, {"reset": cannot}) for name in "ab"]
+    simulation = Simulation(monkeypatch, hosts)
+
+    async def second_step(simulation):
+        await asyncio.sleep(500)
+        simulation.second = await asyncio.gather(*map(simulation.session, group()))
+
+    simulation.run(group(), beside=second_step)
+    for outcomes in (simulation.outcomes, simulation.second):
+        assert {task for task, outcome in zip(group(), outcomes, strict=True) if outcome != "scored"} == {*bad}
 
 
 def test_a_retry_goes_to_another_host(monkeypatch):
@@ -183,15 +201,15 @@ def test_what_one_node_lacks_costs_that_node_only(monkeypatch, caplog):
     with caplog.at_level(logging.WARNING):
         simulation.run(group())
     assert not simulation.lost
-    assert simulation.metrics["environment/hosts_resting"] == 1
-    assert told(caplog, "host docker:b rests") == 1 and told(caplog, "prepare on b") >= 1
+    assert simulation.metrics["environment/hosts_dropped"] == 1
+    assert told(caplog, "host docker:b is dropped") == 1 and told(caplog, "prepare on b") >= 1
 
 
 def test_a_node_that_is_mended_is_used_again(monkeypatch):
     bad = Host("b", 16, faults=between(0, 60, {"prepare": "ConfigError"}))
     simulation = Simulation(monkeypatch, [Host("a", 16), bad])
     simulation.run(group())
-    assert not simulation.lost and simulation.metrics["environment/hosts_resting"] == 0
+    assert not simulation.lost and simulation.metrics["environment/hosts_dropped"] == 0
     assert Counter(call for call, _ in bad.calls)["evaluate"] > 10
 
 

@@ -48,7 +48,7 @@ def test_it_names_every_field(policy, tmp_path, monkeypatch):
         def host_of(self, slot):
             return None
 
-    pool = {"time": 0.0, **pool_document(OneSlot(), OneSlot(), PoolMetrics(1), [], {})}
+    pool = {"time": 0.0, **pool_document(OneSlot(), OneSlot(), PoolMetrics(1), {})}
     names |= {*pool} | {f"desktops[].{name}" for name in pool["desktops"][0]}
     assert sorted(name for name in names if f"`{name}`" not in TEXT) == []
 

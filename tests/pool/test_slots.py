@@ -11,18 +11,14 @@ from arpo_verl.errors import (
     DesktopBootError,
     DesktopLostError,
     DesktopSetupError,
-    EvaluatorError,
+    DesktopUnclearError,
     HostLostError,
-    TaskQuarantinedError,
 )
 from arpo_verl.pool.desktop_keeper import DesktopKeeper
-from arpo_verl.pool.host_health import HostHealth
+from arpo_verl.pool.hosts import Hosts
 from arpo_verl.pool.lease_queue import BootedDesktop, LeaseQueue
 from arpo_verl.pool.metrics import LeaseReport, PoolMetrics, fault_of
-from arpo_verl.pool.quarantine import Quarantine
 from arpo_verl.pool.worker import CallResult
-
-COMPLETED = LeaseReport(seconds={"evaluate": [1.0]})
 
 
 class Method:
@@ -65,12 +61,12 @@ class Workers:
 
 def make_queue(num_desktops=2, **options):
     config = EnvironmentConfig(num_desktops=num_desktops, **options)
-    metrics, hosts = PoolMetrics(num_desktops), HostHealth()
-    return config, metrics, LeaseQueue(metrics, Quarantine(config), hosts)
+    metrics = PoolMetrics(num_desktops)
+    return config, metrics, LeaseQueue(metrics, Hosts())
 
 
 def make_keeper(config, workers, queue, metrics):
-    return DesktopKeeper(config, workers, queue, metrics, HostHealth())
+    return DesktopKeeper(config, workers, queue, metrics, Hosts())
 
 
 async def settle():
@@ -141,29 +137,6 @@ def test_an_idle_desktop_that_is_found_dead_is_renewed_before_anybody_gets_it():
     assert asyncio.run(run()) == (2, 1.0, ["dead", "booting", "busy"])
 
 
-def test_those_who_wait_for_a_desktop_with_a_quarantined_task_are_told_at_once():
-    async def run():
-        _, metrics, queue = make_queue(3, quarantine_faults=2, quarantine_desktops=2)
-        worker = Worker("a")
-        for slot, task_id in enumerate(("bad", "bad", "good")):
-            queue.offer(BootedDesktop(worker, slot, 1))
-            assert (await queue.acquire(f"lease-{slot}", task_id)).error is None
-        waiting = {task: asyncio.create_task(queue.acquire(f"wait-{task}", task)) for task in ("bad", "good")}
-        await settle()
-        queue.release("lease-0", LeaseReport(DesktopLostError))
-        queue.release("lease-2", COMPLETED)
-        queue.release("lease-1", LeaseReport(DesktopLostError))
-        assert isinstance((await waiting["bad"]).error, TaskQuarantinedError)
-        assert isinstance((await queue.acquire("late", "bad")).error, TaskQuarantinedError)
-        assert not waiting["good"].done()
-        queue.offer(BootedDesktop(worker, 0, 2))
-        assert (await waiting["good"]).error is None
-        return metrics.collect()
-
-    metrics = asyncio.run(run())
-    assert metrics["environment/quarantined_sessions"] == 2
-
-
 def test_the_older_batch_is_served_first_and_of_one_who_came_first():
     async def run():
         _, _, queue = make_queue(1)
@@ -204,53 +177,28 @@ def test_who_avoids_a_host_waits_for_another_whose_desktops_all_boot(comes_up):
 
 
 @pytest.mark.parametrize(
-    ("report", "quarantined"),
+    ("report", "attempts"),
     [
-        (LeaseReport(DesktopLostError), True),
-        (LeaseReport(DesktopSetupError), True),
-        (LeaseReport(EvaluatorError), True),
-        (LeaseReport(HostLostError), False),
-        (LeaseReport(DesktopBootError), False),
-        (LeaseReport(), False),
+        (LeaseReport(DesktopSetupError), [True, True, False, False, False]),
+        (LeaseReport(DesktopLostError), [True, True, False, False, False]),
+        (LeaseReport(DesktopBootError), [True, True, False, False, False]),
+        (LeaseReport(HostLostError), [True] * 5),
+        (LeaseReport(DesktopUnclearError), [True] * 5),
+        (LeaseReport(DesktopSetupError, {"reset": [1.0]}), [True] * 5),
+        (LeaseReport(), [True] * 5),
     ],
 )
-def test_only_what_a_task_can_have_done_is_put_down_to_it(report, quarantined):
-    async def run():
-        _, _, queue = make_queue(1, quarantine_faults=2, quarantine_desktops=1)
-        for number, (task_id, what) in enumerate([("t", report), ("other", COMPLETED), ("t", report)]):
-            queue.offer(BootedDesktop(Worker("a"), 0, number))
-            await queue.acquire(f"lease-{number}", task_id)
-            queue.release(f"lease-{number}", what)
-        queue.offer(BootedDesktop(Worker("a"), 0, 3))
-        return (await queue.acquire("again", "t")).error
-
-    assert isinstance(asyncio.run(run()), TaskQuarantinedError) == quarantined
-
-
-@pytest.mark.parametrize("was_set_up", [False, True])
-def test_a_set_up_that_fails_on_a_resting_host_is_no_attempt_and_its_task_is_not_to_blame(was_set_up):
+def test_a_set_up_that_fails_on_a_dropped_host_is_no_attempt(report, attempts):
     """After the set-up the policy was at work: whoever breaks several desktops at once has no more tries for it."""
 
     async def run():
-        _, _, queue = make_queue(5, quarantine_faults=3, quarantine_desktops=1)
+        _, _, queue = make_queue(5)
         for slot in range(5):
             queue.offer(BootedDesktop(Worker("a"), slot, 1))
             await queue.acquire(f"lease-{slot}", f"task-{slot % 2}")
-        seconds = {"reset": [1.0]} if was_set_up else {}
-        counted = [queue.release(f"lease-{slot}", LeaseReport(DesktopSetupError, seconds)) for slot in range(5)]
-        return counted, queue._quarantine._records["task-0"].faults
+        return [queue.release(f"lease-{slot}", report) for slot in range(5)]
 
-    assert asyncio.run(run()) == ([True, True, was_set_up, was_set_up, was_set_up], 1)
-
-
-def test_a_host_that_fails_for_days_is_probed_every_half_minute():
-    """The pause was 5 s times a power of two, which was no number after a thousand probes."""
-    now = 0.0
-    health = HostHealth(lambda: now)
-    for _ in range(2000):
-        health.boot_failed("a", "a", "no")
-        now += 30.0
-        assert health.may_boot("a")
+    assert asyncio.run(run()) == attempts
 
 
 def test_an_error_of_a_factorys_own_class_counts_as_the_packages_nearest():

@@ -30,7 +30,8 @@ from arpo_verl.types import Finish  # noqa: E402
 
 @dataclass
 class Host:
-    """How a node's desktops behave: `faults` maps a call to the error's name, or to a function of the task."""
+    """How a node's desktops behave: `faults` maps a call to the error's name, or to a function of the task; `seconds`
+    has what a call that fails takes."""
 
     name: str
     units: int
@@ -89,8 +90,7 @@ class PlayedWorker:
     async def _call(self, call, task_id=""):
         self.host.calls.append((call, asyncio.get_running_loop().time()))
         fault = self._fault(call, task_id)
-        fast = 0.1 if fault is not None else SECONDS[call]
-        await asyncio.sleep(self.host.seconds.get(call, fast))
+        await asyncio.sleep(self.host.seconds.get(call, 0.1) if fault else SECONDS[call])
         fault = fault or self._fault(call, task_id)
         if fault:
             return CallResult(error=getattr(errors, fault)(f"{call} on {self.host.name}"))
@@ -150,7 +150,7 @@ class Simulation:
 
         async def script():
             self.actor = PoolActor(self.config)
-            self.actor._health._clock = self.actor._quarantine._clock = self.loop.time
+            self.actor._hosts._clock = self.loop.time
             self.pool = DesktopPool(self.config, Handle(self.actor))
             await asyncio.sleep(self.start_s)
             if beside is not None:

@@ -23,10 +23,9 @@ def dropping(request, workplace):
     lost.mkdir()
     path = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = {"VERL_USE_EXTERNAL_MODULES": "support.drop_sessions", "PYTHONPATH": path, "ARPO_VERL_LOST": str(lost)}
-    # A fault of the session, not of its task: no task is quarantined for it.
     # A second attempt mends what a desktop fails by itself; with a buffer the run may end while it is made.
     attempts = 2 if mode == "sync" else 1
-    faults = ["+environment.quarantine_faults=1000", f"+environment.max_attempts={attempts}"]
+    faults = [f"+environment.max_attempts={attempts}"]
     trainer = workplace.start(name, STEPS, *MODES[mode], *faults, env=env)
     trainer.wait(1800.0)
     return mode, trainer.run_dir, sorted(path.name for path in lost.iterdir())

@@ -45,20 +45,16 @@
     </li>`;
   }
 
-  const nameOf = (task) => (typeof task === "string" ? task : task?.task_id || JSON.stringify(task));
-
   function Pool({ pool, now }) {
     if (!pool) return html`<p class="muted">The pool has written no state.</p>`;
     const states = [...viewer.episodes.count(pool.desktops || [], (desktop) => desktop.state)].sort();
-    const quarantined = pool.quarantined || [];
-    const resting = Object.entries(pool.resting || {});
+    const dropped = Object.entries(pool.dropped || {});
     return html`
       <p class="counts" role="status">
         ${plural((pool.desktops || []).length, "desktop")}: ${states.map(([state, many]) => `${many} ${state}`).join(", ") || "none"} ·
         ${" "}${plural(pool.waiting || 0, "episode waits", "episodes wait")} for one · as of ${since(now, pool.time)} ago
-        ${quarantined.length > 0 && ` · quarantined: ${quarantined.map(nameOf).join(", ")}`}
       </p>
-      ${resting.map(([host, why]) => html`<p key=${host} class="counts">Rests: <bdi>${host}</bdi>: <bdi>${why}</bdi></p>`)}
+      ${dropped.map(([host, why]) => html`<p key=${host} class="counts">Dropped host <bdi>${host}</bdi>: <bdi>${why}</bdi></p>`)}
       <details>
         <summary>Desktops</summary>
         <table>

@@ -276,14 +276,13 @@
   <//>`;
 
   function Faults({ overview }) {
-    const { kinds, retried, quarantined, broken } = overview.faults;
+    const { kinds, retried, broken } = overview.faults;
     const seen = (kinds || []).filter(({ count }) => count);
     const folders = Object.entries(broken);
     return html`<${Part} title="Faults">
       ${!kinds && html`<p>Not recorded: the run logged no <code>environment/*</code>.</p>`}
       ${kinds && seen.length === 0 && html`<p>None: no desktop failed and no session was dropped.</p>`}
       ${seen.length > 0 && html`<${Table} caption=${`A fault never becomes a reward. Attempts made again on a fresh desktop: ${whole(retried)}`} heads=${["fault", "times"]} rows=${seen.map(({ what, count }) => [what, whole(count)])} />`}
-      ${quarantined.length > 0 && html`<p>Quarantined tasks: <bdi>${quarantined.join(", ")}</bdi></p>`}
       ${folders.length > 0 && html`<p>${plural(folders.length, "recorded folder")} could not be read:</p>
         <ul>${folders.slice(0, 20).map(([id, why]) => html`<li><code><bdi>${id}</bdi></code>: <bdi>${why}</bdi></li>`)}</ul>`}
     <//>`;

@@ -13,8 +13,8 @@ from statistics import fmean
 from typing import Any
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.records.json_files import as_number, read_json_object
-from arpo_verl.records.layout import METRICS_FILE, POOL_FILE
+from arpo_verl.records.json_files import as_number
+from arpo_verl.records.layout import METRICS_FILE
 from arpo_verl.records.metrics import Metrics
 from arpo_verl.records.run import Run, Snapshot
 from arpo_verl.records.run_summary import WINDOW, RunSummary, summarize_run
@@ -84,7 +84,7 @@ def overview_document(run: Run, snapshot: Snapshot) -> dict[str, Any]:
             "validations": validations(validation, metrics),
             "tasks": by_task(training, validation),
             "replay": replay,
-            "faults": faults(metrics, _quarantined(run.run_dir), dict(snapshot.broken)),
+            "faults": faults(metrics, dict(snapshot.broken)),
             "parts": step_parts(metrics),
             "calls": desktop_calls(metrics),
             "slowest": slowest_tasks(training),
@@ -163,15 +163,6 @@ def _times(run_dir: Path, starts: Sequence[dict[str, Any]], episodes: Sequence[E
     except OSError:
         end = None
     return {"begin": min(begun, default=None), "end": end, "end_is": "metrics last written"}
-
-
-def _quarantined(run_dir: Path) -> list[str]:
-    try:
-        tasks = read_json_object(run_dir / POOL_FILE).get("quarantined")
-    except (OSError, ValueError):
-        return []
-    tasks = tasks if isinstance(tasks, list) else []
-    return [str(task.get("task_id") if isinstance(task, dict) else task) for task in tasks]
 
 
 def _stop_reasons(training: Sequence[EpisodeSummary]) -> list[StopReasonShare]:

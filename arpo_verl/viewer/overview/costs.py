@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -30,7 +30,7 @@ FAULTS = labels(
     (
         "environment/dropped_sessions",
         *(f"{_FAULT}{kind}" for kind in ("boot", *_IN_EPISODES, "idle")),
-        *("environment/leases_reclaimed", "environment/quarantined_sessions"),
+        "environment/leases_reclaimed",
     ),
 )
 ALL_TASKS = "all tasks"
@@ -81,8 +81,6 @@ class Faults:
     """Desktops that failed, in any way."""
     retried: int
     """Attempts that a desktop's fault ended, and that were repeated on a fresh desktop."""
-    quarantined: list[str]
-    """Tasks in quarantine when the pool last wrote its state."""
     broken: dict[str, str]
     """Recorded folders that are not readable as an episode, and why."""
 
@@ -117,7 +115,7 @@ def slowest_tasks(episodes: Sequence[EpisodeSummary], count: int = 10) -> list[T
     return [_task_time(ALL_TASKS, episodes), *slowest[:count]] if slowest else []
 
 
-def faults(metrics: Metrics, quarantined: Iterable[str], broken: dict[str, str]) -> Faults:
+def faults(metrics: Metrics, broken: dict[str, str]) -> Faults:
     """Return what broke."""
     kinds = None
     if any(name in metrics.series for name in FAULTS):
@@ -125,7 +123,7 @@ def faults(metrics: Metrics, quarantined: Iterable[str], broken: dict[str, str])
     total = int(sum(sum(_values(metrics, name)) for name in FAULTS if name.startswith(_FAULT)))
     in_episodes = sum(sum(_values(metrics, _FAULT + kind)) for kind in _IN_EPISODES)
     retried = int(in_episodes - sum(_values(metrics, "environment/dropped_sessions")))
-    return Faults(kinds, total, max(0, retried), list(quarantined), broken)
+    return Faults(kinds, total, max(0, retried), broken)
 
 
 def _part(metrics: Metrics, name: str, what: str, whole_s: float) -> Timing:

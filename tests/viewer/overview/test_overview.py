@@ -166,14 +166,13 @@ def test_charts_hold_what_is_not_always_zero(made):
 
 
 def test_faults_are_counted_apart_from_drops(made):
-    made.pool(quarantined=["hard"])
     (made.folder(2, "torn") / "episode.json").write_text('{"task_id": ')
     faults = overview_of(made)["faults"]
     assert {fault["what"]: fault["count"] for fault in faults["kinds"] if fault["count"]} == {
         "sessions dropped, for any reason": 1,
         "desktops lost during an episode": 6,
     }
-    assert (faults["total"], faults["retried"], faults["quarantined"]) == (6, 5, ["hard"])
+    assert (faults["total"], faults["retried"]) == (6, 5)
     assert list(faults["broken"]) == ["step_000002/torn"]
     made.metrics(5, environment__faults__unclear=2.0)  # which the policy may have caused
     faults = overview_of(made)["faults"]
@@ -249,7 +248,6 @@ def test_odd_values_in_a_run_s_files_cost_themselves_and_not_the_overview(writte
     written.episode(1, started_at=1e18)
     for step in (1, 2):
         written.metrics(step, rollout__success_mean=1e308, replay__injected=10**400)
-    (written.path / "pool.json").write_text('{"quarantined": 5}')
     (written.path / "starts.jsonl").write_text('{"time": 1}\n{"recipe": 5, "versions": {}}\n')
     assert [task["task_id"] for task in overview_of(written)["tasks"]] == ["press-ok"]
 
