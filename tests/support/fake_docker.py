@@ -106,7 +106,6 @@ class FakeDocker:
         self.containers: dict[str, Container] = {}
         self.created: list[dict[str, Any]] = []
         self.images = set(images)
-        self.volumes: dict[str, dict[str, str]] = {}
         """By name, the labels."""
         self.networks: list[dict[str, Any]] = []
         self.commands: list[dict[str, Any]] = []
@@ -146,9 +145,6 @@ class FakeDocker:
             ("POST", "/containers/create"): self._create,
             ("GET", one + "/json"): lambda key, *_: (200, self._find(key).inspect()),
             ("GET", one + "/logs"): lambda key, *_: (200, self._find(key).log),
-            ("GET", "/volumes"): self._volumes,
-            ("POST", "/volumes/create"): self._create_volume,
-            ("DELETE", r"/volumes/([\w-]+)"): self._remove_volume,
             ("POST", one + "/start"): lambda key, *_: (204, self._find(key).start()),
             ("POST", one + "/stop"): self._stop,
             ("DELETE", one): self._remove,
@@ -212,20 +208,6 @@ class FakeDocker:
                 raise Refusal(409, "cannot remove container: container is running: stop the container before removing")
             container.stop()
         self.containers.pop(key, None)
-        return 204, None
-
-    def _volumes(self, query: dict[str, str], _: Any) -> tuple[int, Any]:
-        labels = json.loads(query.get("filters", "{}")).get("label", [])
-        shown = [{"Name": name, "Labels": given} for name, given in list(self.volumes.items()) if _fits(given, labels)]
-        return 200, {"Volumes": shown, "Warnings": None}
-
-    def _create_volume(self, _: Any, body: dict[str, Any]) -> tuple[int, Any]:
-        self.volumes[body["Name"]] = body.get("Labels") or {}
-        return 201, {"Name": body["Name"], "Labels": self.volumes[body["Name"]]}
-
-    def _remove_volume(self, name: str, *_: Any) -> tuple[int, Any]:
-        if self.volumes.pop(name, None) is None:
-            raise Refusal(404, f"get {name}: no such volume")
         return 204, None
 
     def _find(self, key: str) -> Container:

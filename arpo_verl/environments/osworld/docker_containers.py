@@ -1,9 +1,9 @@
 """This module labels Docker desktops' containers, so that none outlives the process that started it.
 
 OSWorld's Docker provider gives its containers neither name nor label, and forgets one that it could not stop. So we
-give it a Docker client that labels each container with its owner, this process. Three parties remove an owner's
-containers: its reaper, a small process that waits for its end, SIGKILL included; the next owner that starts on the same
-host; and any other owner on the same engine, if the reaper died too, as in a pod (`docker_heartbeat`).
+give it a Docker client that labels each container with its owner, this process. An owner's containers are removed by
+its reaper, a small process that waits for its end, SIGKILL included; or by the next owner that starts on the same host
+and can see that process's number, if the reaper died too, as in a pod.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 from docker.models.containers import Container, ContainerCollection
 
 from arpo_verl.environments.osworld import docker_network
-from arpo_verl.environments.osworld.docker_heartbeat import BEATS_LABEL, OWNER_LABEL, Heartbeat, remove_signs
 from arpo_verl.environments.osworld.guest_http import ask
 from arpo_verl.errors import DesktopBootError
 
@@ -36,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 IMAGE = "happysixd/osworld-docker"
 """The image that OSWorld's provider runs."""
-DESKTOP_LABEL = "arpo_verl.desktop"
+OWNER_LABEL, DESKTOP_LABEL = "arpo_verl.owner", "arpo_verl.desktop"
 REAPER_START_S = 60.0
 GUEST_POLL_S = 0.25
 LAST_LINES = 40
@@ -100,7 +99,6 @@ class _DesktopContainers(ContainerCollection):
         labels = {
             **options.pop("labels", {}),
             OWNER_LABEL: this_owner(),
-            BEATS_LABEL: "1",
             DESKTOP_LABEL: desktop.desktop_id,
         }
         # The provider would publish a machine that obeys anybody on all addresses; it uses only this one.
@@ -225,7 +223,7 @@ _guards: list[Any] = []
 
 
 def guard_this_process() -> None:
-    """Remove what dead owners on this host left, and start this process's reaper and its sign of life, once.
+    """Remove what dead owners on this host left, and start this process's reaper, once.
 
     Raises:
         docker.errors.DockerException: no engine answers.
@@ -238,9 +236,7 @@ def guard_this_process() -> None:
         command = [sys.executable, "-m", "arpo_verl.environments.osworld.docker_reaper", this_owner()]
         reaper = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
         reaper.wait(REAPER_START_S)
-        heartbeat = Heartbeat(this_owner(), is_elsewhere, remove_of_owner)
-        heartbeat.start()
-        _guards.extend((reaper.stdin, heartbeat))
+        _guards.append(reaper.stdin)
 
 
 def remove_of_dead_owners() -> None:
@@ -258,15 +254,13 @@ def remove_of_dead_owners() -> None:
 
 
 def remove_of_owner(owner: str) -> int:
-    """Remove every container of `owner`, and its sign of life; return how many containers there were.
+    """Remove every container of `owner`; return how many there were.
 
     Raises:
         docker.errors.DockerException, requests.RequestException: no engine answers.
     """
     with contextlib.closing(docker.from_env()) as client:
-        removed = _remove(client, f"{OWNER_LABEL}={owner}")
-        remove_signs(client, owner)
-        return removed
+        return _remove(client, f"{OWNER_LABEL}={owner}")
 
 
 @functools.cache
@@ -282,11 +276,6 @@ def is_dead(owner: str) -> bool:
     _, boot, namespace, pid, start = _parts(owner)
     _, my_boot, my_namespace, *_ = _parts(this_owner())
     return (boot, namespace) == (my_boot, my_namespace) and _start_time(int(pid)) != int(start)
-
-
-def is_elsewhere(owner: str) -> bool:
-    """Return whether we cannot see the process that `owner` names: it is in another pod or on another host."""
-    return _parts(owner)[1:3] != _parts(this_owner())[1:3]
 
 
 def is_of_earlier_boot(owner: str) -> bool:

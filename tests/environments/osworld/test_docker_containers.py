@@ -17,14 +17,8 @@ from support.docker_engine import end_guards  # noqa: E402
 from support.fake_docker import IMAGE, FakeDocker  # noqa: E402
 
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
-from arpo_verl.environments.osworld import (  # noqa: E402
-    docker_containers,
-    docker_heartbeat,
-    docker_network,
-    docker_reaper,
-)
+from arpo_verl.environments.osworld import docker_containers, docker_network, docker_reaper  # noqa: E402
 from arpo_verl.environments.osworld.docker_containers import DESKTOP_LABEL, OWNER_LABEL, DesktopDocker  # noqa: E402
-from arpo_verl.environments.osworld.docker_heartbeat import LOOKS, Heartbeat  # noqa: E402
 from arpo_verl.environments.osworld.environment import OSWorldEnvironment  # noqa: E402
 from arpo_verl.errors import DesktopBootError, DesktopEndedError, DesktopError, DesktopLostError  # noqa: E402
 from arpo_verl.tasks import load_tasks  # noqa: E402
@@ -221,65 +215,6 @@ def test_a_killed_owner_leaves_no_container_and_others_keep_theirs(client, engin
         process.kill()
     eventually(lambda: list(engine.containers) == [ours.id])
     assert docker_containers.is_dead(owner)
-
-
-IN_A_POD = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
-
-
-@pytest.mark.skipif(
-    subprocess.run([*IN_A_POD, "true"], capture_output=True).returncode != 0, reason="no right to make namespaces"
-)
-def test_what_a_dead_pod_left_goes_and_a_live_ones_stays(client, engine):
-    """Its reaper ends with it, and its processes have no numbers here: it was never taken for dead."""
-    beating = "from arpo_verl.environments.osworld import docker_heartbeat\ndocker_heartbeat.BEAT_S = 0.1\n"
-    beating += "docker_heartbeat.Heartbeat.look = lambda self: None\n" + OWNER  # this process beats by hand alone
-    ours = client.containers.run(IMAGE, detach=True)
-    watch = Heartbeat(docker_containers.this_owner(), docker_containers.is_elsewhere, docker_containers.remove_of_owner)
-    watch.beat()
-
-    def sign():
-        return {name for name, labels in engine.volumes.items() if labels[OWNER_LABEL] == owner}
-
-    with subprocess.Popen(
-        [*IN_A_POD, sys.executable, "-c", beating, "other"], stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            owner = process.stdout.readline().strip()
-            assert docker_containers.is_elsewhere(owner) and not docker_containers.is_dead(owner)
-            for _ in range(2 * LOOKS):
-                before = sign()
-                watch.look()
-                eventually(lambda before=before: sign() != before)
-            assert len(engine.containers) == 2, "it is alive"
-        finally:
-            process.kill()  # unshare's child is the namespace's first process: all of them end
-        assert process.stdout.read() == "", "and with the last of them this pipe"
-    watch.look()
-    _, looks = watch._seen[owner]  # its last sign may have been seen already while it lived
-    for _ in range(LOOKS - 1 - looks):
-        watch.look()
-    assert len(engine.containers) == 2, "an engine, or its network, may have been down for a moment"
-    watch.look()
-    assert list(engine.containers) == [ours.id]
-    assert {labels[OWNER_LABEL] for labels in engine.volumes.values()} == {docker_containers.this_owner()}
-
-
-def test_after_the_engine_was_down_signs_of_life_are_looked_for_anew(engine, monkeypatch):
-    removed = []
-    watch = Heartbeat("me", lambda owner: owner != "me", removed.append)
-    engine.volumes["a-sign"] = {OWNER_LABEL: "other"}
-    for _ in range(LOOKS - 1):
-        watch.look()
-    monkeypatch.setattr(docker_heartbeat, "BEAT_S", 0.01)
-    with monkeypatch.context() as nowhere:
-        nowhere.setenv("DOCKER_HOST", "unix:///nobody.sock")
-        running = threading.Thread(target=watch._run)
-        running.start()
-        eventually(lambda: not watch._seen)
-        watch.close()
-        running.join()
-    watch.look()
-    assert removed == []
 
 
 def test_a_port_that_nothing_listens_on_is_told_with_what_a_pod_needs(make, engine, monkeypatch):
