@@ -1,4 +1,4 @@
-"""This makes an episode's attempts, each on a fresh desktop, in the same way in training and evaluation."""
+"""An episode's attempts, each on a fresh desktop, in the same way in training and evaluation."""
 
 from __future__ import annotations
 

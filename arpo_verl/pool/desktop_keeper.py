@@ -36,7 +36,7 @@ BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.5, 60.0
 
 
 class DesktopKeeper:
-    """This keeps clean desktops in the pool's slots, each in its own coroutine: none waits for another's reset."""
+    """Keeps clean desktops in the pool's slots, each in its own coroutine: none waits for another's reset."""
 
     def __init__(
         self, config: EnvironmentConfig, workers: Workers, queue: LeaseQueue, metrics: PoolMetrics, hosts: Hosts

@@ -98,7 +98,7 @@ class Hosts:
     def boot_failed(self, node_id: str, name: str, message: str, is_misconfigured: bool = False) -> None:
         """Count a failed boot; one that the host's own set-up forbids drops it at once."""
         host = self._host(node_id, name)
-        host.is_misconfigured = host.is_misconfigured or is_misconfigured
+        host.is_misconfigured = is_misconfigured
         self._count(host, "", f"a boot failed: {message}")
 
     def set_up_failed(self, node_id: str, name: str, task_id: str, set_ups: int, message: str) -> bool:

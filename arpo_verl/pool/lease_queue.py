@@ -35,7 +35,7 @@ GIVEN_UP = Grant(error=DesktopLostError("the lease was given up"))
 
 @dataclass(eq=False)
 class BootedDesktop:
-    """This is a booted desktop, idle or leased; `done` gets its holder's report, or why it ended without one."""
+    """A booted desktop, idle or leased; `done` gets its holder's report, or why it ended without one."""
 
     worker: Worker
     index: int
@@ -70,7 +70,7 @@ class _Waiter:
 
 
 class LeaseQueue:
-    """This queue hands idle desktops to those who wait. Only the pool actor's event loop uses it."""
+    """Hands idle desktops to those who wait. Only the pool actor's event loop uses it."""
 
     def __init__(self, metrics: PoolMetrics, hosts: Hosts):
         self.leased: dict[str, BootedDesktop] = {}
@@ -222,11 +222,9 @@ class LeaseQueue:
 
     def answer_all(self, error: ArpoError) -> None:
         """Answer everybody who waits now with an error."""
-        self._answer(list(self._waiters), Grant(error=error))
-
-    def _answer(self, lease_ids: list[str], grant: Grant) -> None:
-        for lease_id in lease_ids:
-            self._waiters.pop(lease_id).answer(grant)
+        for waiter in self._waiters.values():
+            waiter.answer(Grant(error=error))
+        self._waiters.clear()
         self._count_waiters()
 
     # -------------------------------------------------------------------------------------------------------------

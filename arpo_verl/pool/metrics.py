@@ -1,4 +1,4 @@
-"""These counters show what the pool's desktops did since the last training step. Pure."""
+"""Counters of what the pool's desktops did since the last training step. Pure."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SLOW_HOST, SLOW_HOST_STEPS = 1.5, 50
 
 
 class DesktopState(StrEnum):
-    """This is the state of a slot of the pool."""
+    """The state of a slot of the pool."""
 
     UNPLACED = "unplaced"
     """No node has room for it."""
@@ -93,7 +93,7 @@ class LeaseReport:
 
 
 class PoolMetrics:
-    """This object counts between two calls of `collect`.
+    """Counts between two calls of `collect`.
 
     Args:
         num_desktops: how many the pool has.

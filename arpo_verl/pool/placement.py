@@ -1,4 +1,4 @@
-"""This module decides which node gets which desktops. Pure; `ray.nodes()` comes in as plain values.
+"""Which node gets which desktops. Pure; `ray.nodes()` comes in as plain values.
 
 A node offers desktops by its own resource, `docker:<ip>` by convention, and each desktop takes one unit of it.
 """
@@ -29,7 +29,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Placement:
-    """This is a worker process to start: its slots, and its node's offer; with None, Ray chooses the node."""
+    """A worker process to start: its slots, and its node's offer; with None, Ray chooses the node."""
 
     slots: tuple[int, ...]
     offer: Offer | None = None

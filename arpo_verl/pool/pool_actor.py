@@ -1,5 +1,4 @@
-"""This named Ray actor is behind the pool. It handles only leases and counters; calls on a desktop go from its holder
-straight to the worker."""
+"""The named Ray actor behind the pool. It handles leases and counters; calls on a desktop go straight to its worker."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ GAUGES = ("nodes", "hosts_dropped")
 
 
 class PoolActor:
-    """This asyncio actor puts the pool's parts together: all its state belongs to one event loop."""
+    """An asyncio actor that puts the pool's parts together: all its state belongs to one event loop."""
 
     def __init__(self, config: EnvironmentConfig):
         self._config = config
@@ -191,7 +190,7 @@ class PoolActor:
 
 
 class _Loops:
-    """This runs loops, each in its own task, and restarts a loop that raised.
+    """Runs loops, each in its own task, and restarts a loop that raised.
 
     Args:
         on_restart: called at each restart.

@@ -46,7 +46,7 @@ def pool_document(
 
 
 class StatusFile:
-    """This keeps a file up to date; if the disk fails, only the file is lost, not the pool.
+    """Keeps a file up to date; if the disk fails, only the file is lost, not the pool.
 
     Args:
         path: the file, which is replaced as a whole each time.

@@ -1,4 +1,4 @@
-"""This Ray actor hosts desktops, with a thread for each, so that blocking clients never block the actor."""
+"""A Ray actor that hosts desktops, with a thread for each, so that blocking clients never block the actor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLOSE_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class CallResult:
-    """This is the result of a call on a desktop."""
+    """The result of a call on a desktop."""
 
     value: Any = None
     error: DesktopError | DesktopEndedError | ConfigError | None = None
@@ -39,7 +39,7 @@ class CallResult:
 
 
 class DesktopWorker:
-    """This hosts desktops; the pool wraps it as an asyncio Ray actor. No public method blocks the actor's event loop.
+    """Hosts desktops; the pool wraps it as an asyncio Ray actor. No public method blocks the actor's event loop.
 
     Args:
         config: which desktops.
@@ -130,7 +130,7 @@ class DesktopWorker:
 
 
 class DesktopThread:
-    """This is a slot for a desktop: its current environment, and the only thread that calls it, a daemon.
+    """A slot for a desktop: its current environment, and the only thread that calls it, a daemon.
 
     Every desktop of a slot has a generation. A call names the generation that it is for, so that a holder whose desktop
     was taken away cannot touch the next holder's.

@@ -1,4 +1,4 @@
-"""This starts the pool's worker processes on nodes with room for desktops, and replaces dead ones."""
+"""Starts the pool's worker processes on nodes with room for desktops, and replaces dead ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMPLAIN_INTERVAL_S = 60.0
 
 @dataclass(eq=False)
 class Worker:
-    """This is a worker process; `node_id` and `host`, its node's name for people, are known once it has started."""
+    """A worker process; `node_id` and `host`, its node's name for people, are known once it has started."""
 
     actor: ActorHandle[DesktopWorker]
     placement: Placement
@@ -58,7 +58,7 @@ class Worker:
 
 
 class Workers:
-    """This gives every slot a worker. Only the pool actor's event loop uses it.
+    """Gives every slot a worker. Only the pool actor's event loop uses it.
 
     Args:
         config: which desktops, and the resources of their workers.
