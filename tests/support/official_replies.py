@@ -144,42 +144,10 @@ def _ui_tars_actions(rng: random.Random) -> Iterator[tuple[str, str]]:
         for name in pointed:
             yield "forms of a box", f"{name}(start_box='{form}')"
             yield "forms of a box", f'{name}(start_box="{form}")'
-    for direction in ("up", "down", "Up", "DOWN", "scroll down", "page up"):
-        yield "a scroll", f"scroll(direction='{direction}')"
-        yield "a scroll", f"scroll(start_box='', direction='{direction}')"
     for direction in ("left", "right"):
-        yield "scroll left or right", f"scroll(direction='{direction}')"
         yield "scroll left or right", f"scroll(start_box='{box()}', direction='{direction}')"
-    for keys in "enter,ctrl c,ctrl shift t,alt f4,space,arrowleft,arrowdown,a,f5,ctrl -,esc,win,page down".split(",")[
-        :-1
-    ]:
-        yield "a hotkey", f"hotkey(key='{keys}')"
-        yield "a hotkey", f'hotkey(hotkey="{keys}")'
-    for keys in "ctrl+c;Ctrl C;command s;ctrl--;ctrl + c;page down;Control_L a;Super_L;KP_Enter;slash;Return;cmd".split(
-        ";"
-    ):
-        yield "keys joined by a sign, in capitals or by another name", f"hotkey(key='{keys}')"
-    for keys in ("volumeup", "ctrl bananna", "ctrl-", "fn f5"):
-        yield "keys that do not exist", f"hotkey(key='{keys}')"
-    for end in ("wait()", "finished()", "finished(content='done')", "error_env()"):
-        yield "an end", end
-        yield "an end", f"{end}\n"
-        yield "a comment", f"{end} #Sleep for 5s and take a screenshot to check for any changes."
-        yield "a comment", f"{end}# it's done"
-    yield "call_user", "call_user()"
-    yield "call_user", "call_user(content='I cannot')"
-    for call in ("wait(time='5')", "wait(5)", "finished('done')", "click(start_box='(1,2)', colour='red')"):
-        yield "arguments that it has not", call
-        yield "a comma behind the last", call.replace(")", ",)") if "box" not in call else call[:-1] + ", )"
-    for call in ("click(start_box='(1,2)')", "hotkey(key='a')", "scroll(direction='up')"):
-        yield "a comment", f"{call} # the button"
-        yield "a comma behind the last", f"{call[:-1]},)"
-        yield "a name with a dot", f"pyautogui.{call}"
-    yield "a number without quotes", "wait(time=5)"
-    yield "a number without quotes", "wait(seconds=2.5)"
-    for first, second in itertools.permutations(
-        ("click(start_box='(30,40)')", "hotkey(key='ctrl a')", "type(content='abc')", "scroll(direction='down')"), 2
-    ):
+    calls = ("click(start_box='(30,40)')", "hotkey(key='ctrl a')", "type(content='abc')", "scroll(direction='down')")
+    for first, second in itertools.permutations(calls, 2):
         yield "several actions", f"{first}\n\n{second}"
         yield "actions on lines without a blank one between", f"{first}\n{second}"
         yield "an action before an end", f"{first}\n\nfinished(content='x')"
@@ -188,78 +156,87 @@ def _ui_tars_actions(rng: random.Random) -> Iterator[tuple[str, str]]:
     for number in range(4):
         yield "a point outside of the image", f"click(start_box='({645 + number * 300},20)')"
         yield "a point outside of the image", f"left_double(start_box='(20,{477 + number * 300})')"
-    for position in (
-        "point='<point>10 20</point>'",
-        "point='(10,20)'",
-        "start_box='<|box_start|>(10,20)<|box_end|>'",
-        "start_point='(10,20)'",
-    ):
-        yield "a position by another name or form", f"click({position})"
-        yield "a position by another name or form", f"right_single({position})"
-    for call in ("dance(x='1')", "press(key='a')", "dance(", "wait", "wait[]", "click()", "click(start_box='(a,b)')"):
-        yield "not in the grammar", call
-    for call in ("click(start_box='(1,2,3)')", "click(start_box=(1,2))", "wait() wait()", "wait(); wait()", "..."):
-        yield "not in the grammar", call
-    for call in ("click(start_box='')", "scroll()", "scroll(direction='sideways')", "drag(start_box='(1,2)')"):
-        yield "not in the grammar", call
-    for call in ("hotkey()", "hotkey(key='')", "type('abc')", "type()"):
-        yield "not in the grammar", call
-    for keys in ("down down down", "tab tab", "alt tab tab", "ctrl z z", "ctrl c ctrl v"):
-        yield "a key several times", f"hotkey(key='{keys}')"
-    for call in (
-        "click(start_box='(1,2)', end_box='(30,40)')",
-        "click(start_box='(1,2)', clicks='2')",
-        "click(start_box='(1,2)', x='30', y='40')",
-        "left_double(start_box='(1,2)', point='(30,40)')",
-        "hover(start_box='(1,2)', direction='down')",
-        "drag(start_box='(1,2)', end_box='(30,40)', end_point='(50,60)')",
-        "scroll(start_box='(1,2)', direction='down', distance='500')",
-        "hotkey(key='ctrl c', start_box='(1,2)')",
-        "hotkey(key='a', presses='3')",
-        "type(content='hello', start_box='(1,2)')",
-    ):
-        yield "a position, direction, amount or switch that the action does not read", call
-    for box in ("[10,20,30,40]", "[10, 20]", "<bbox>10 20 30 40</bbox>", "<bbox>10,20,30,40</bbox>", "(10\uff0c20)"):
-        for name in pointed:
-            yield "Doubao's forms", f"{name}(start_box='{box}')"
-    yield "an argument twice", "click(start_box='(1,2)', start_box='(30,40)')"
-    for name in ("keydown", "keyup"):
-        yield "keydown, keyup", f"{name}(key='shift')"
-    yield "an apostrophe in an answer", "finished(content='it's done')"
-    yield "an apostrophe in an answer", "finished(content='it's:\n- 'done'')"
-    yield from _ui_tars_texts()
-
-
-def _ui_tars_texts() -> Iterator[tuple[str, str]]:
-    code = ("df.to_csv('x.csv', index=False)", "print('a')", "f('a', b=1)", "it's", "say 'hi' now", "o.f(); wait()")
-    for text in (*WORDS, *code, "", "\u00e9\u4e2d\u6587", 'say "hi"', "a, b=1)", "Action", "# heading"):
-        yield "typed text", f"type(content='{text}')"
-        if text and "')" not in text:
-            yield "typed text", rf"type(content='{text}\n')"
-    yield "typed text", r"type(content='it\'s')"
-    yield "typed text", r"type(content='say \"hi\"')"
-    yield "a string over its line", "type(content='ls\n')"
-    for text in (r"print('a')\n", "f('a') # x'", "f('a') and more"):
-        yield "a quote and a bracket within typed text", f"type(content='{text}')"
-    yield "Enter alone", r"type(content='\n')"
-    yield "space in front of typed text", "type(content='  hello')"
-    for text in (r"a\nb", r"one\ntwo\n", r"\n\nx"):
-        yield "a newline amid typed text", f"type(content='{text}')"
-    for text in (r"C:\\temp", r"run\\n", r"a\\b"):
-        yield "a backslash in typed text", f"type(content='{text}')"
-    for word in WORDS[:5]:
-        yield "typed text in double quotes", f'type(content="{word}")'
-        yield "typed text with something behind it", f"type(content='{word}') # and go"
-        yield "typed text with something behind it", f"type(content='{word}',)"
-        yield "typed text with something behind it", f"type(content='{word}', start_box='')"
-        yield "a string over a following call", f"type(content='{word}'); hotkey(key='enter')"
-        yield "a string over a following call", f"type(content='{word}') hotkey(key='enter')"
-        yield "a string over a following call", f"type(content='{word}), hotkey(key='enter')"
-        yield "a string over its line", f"type(content='{word}\nand more')"
+    for kind, call, *values in (row.split("~") for row in (*_UI_TARS_FORMS, *_UI_TARS_TEXTS)):
+        yield from ((kind, call.replace("@", value)) for value in values)
+    yield "a comma behind the last", "click(start_box='(1,2)', colour='red', )"
     yield "control characters", "type(content='a\x07b')"
     yield "control characters", "type(content='a\x1bb')"
     yield "typed text", f"type(content='{chr(0x1F600) * 20_000}')"
     yield "a reply of more than 40,000 characters", f"type(content='{'a' * 40_000}')"
+
+
+# Each with the call, and what stands in it for the sign @.
+_UI_TARS_FORMS = (
+    *(f"a scroll~scroll({box}direction='@')~up~down~Up~DOWN~scroll down~page up" for box in ("", "start_box='', ")),
+    "scroll left or right~scroll(direction='@')~left~right",
+    *(
+        f"a hotkey~hotkey({key})~enter~ctrl c~ctrl shift t~alt f4~space~arrowleft~arrowdown~a~f5~ctrl -~esc~win"
+        for key in ("key='@'", 'hotkey="@"')
+    ),
+    "keys joined by a sign, in capitals or by another name~hotkey(key='@')~ctrl+c~Ctrl C~command s~ctrl--~ctrl + c"
+    "~page down~Control_L a~Super_L~KP_Enter~slash~Return~cmd",
+    "keys that do not exist~hotkey(key='@')~volumeup~ctrl bananna~ctrl-~fn f5",
+    "a key several times~hotkey(key='@')~down down down~tab tab~alt tab tab~ctrl z z~ctrl c ctrl v",
+    "keydown, keyup~@(key='shift')~keydown~keyup",
+    *(f"an end~@{end}~wait()~finished()~finished(content='done')~error_env()" for end in ("", "\n")),
+    *(
+        f"a comment~@{comment}~wait()~finished()~finished(content='done')~error_env()"
+        for comment in (" #Sleep for 5s and take a screenshot to check for any changes.", "# it's done")
+    ),
+    "a comment~@ # the button~click(start_box='(1,2)')~hotkey(key='a')~scroll(direction='up')",
+    "a comma behind the last~@,)~click(start_box='(1,2)'~hotkey(key='a'~scroll(direction='up'",
+    "a comma behind the last~@,)~wait(time='5'~wait(5~finished('done'",
+    "a name with a dot~pyautogui.@~click(start_box='(1,2)')~hotkey(key='a')~scroll(direction='up')",
+    "call_user~call_user(@)~~content='I cannot'",
+    "arguments that it has not~@)~wait(time='5'~wait(5~finished('done'~click(start_box='(1,2)', colour='red'",
+    "a number without quotes~wait(@)~time=5~seconds=2.5",
+    *(
+        f"a position by another name or form~{name}(@)~point='<point>10 20</point>'~point='(10,20)'"
+        "~start_box='<|box_start|>(10,20)<|box_end|>'~start_point='(10,20)'"
+        for name in ("click", "right_single")
+    ),
+    "not in the grammar~@~dance(x='1')~press(key='a')~dance(~wait~wait[]~click()~click(start_box='(a,b)')~...~scroll()"
+    "~click(start_box='(1,2,3)')~click(start_box=(1,2))~wait() wait()~wait(); wait()~click(start_box='')~hotkey()"
+    "~scroll(direction='sideways')~drag(start_box='(1,2)')~hotkey(key='')~type('abc')~type()",
+    "a position, direction, amount or switch that the action does not read~@)~click(start_box='(1,2)', clicks='2'"
+    "~click(start_box='(1,2)', end_box='(30,40)'~click(start_box='(1,2)', x='30', y='40'"
+    "~left_double(start_box='(1,2)', point='(30,40)'~hover(start_box='(1,2)', direction='down'"
+    "~drag(start_box='(1,2)', end_box='(30,40)', end_point='(50,60)'~hotkey(key='a', presses='3'"
+    "~scroll(start_box='(1,2)', direction='down', distance='500'~hotkey(key='ctrl c', start_box='(1,2)'"
+    "~type(content='hello', start_box='(1,2)'",
+    *(
+        f"Doubao's forms~{name}(start_box='@')~[10,20,30,40]~[10, 20]~<bbox>10 20 30 40</bbox>"
+        "~<bbox>10,20,30,40</bbox>~(10\uff0c20)"
+        for name in ("click", "left_single", "left_double", "right_single", "hover")
+    ),
+    "an argument twice~click(@)~start_box='(1,2)', start_box='(30,40)'",
+    "an apostrophe in an answer~finished(content='@')~it's done~it's:\n- 'done'",
+)
+_CODE = ("df.to_csv('x.csv', index=False)", "print('a')", "f('a', b=1)", "it's", "say 'hi' now", "o.f(); wait()")
+_TYPED = (*WORDS, *_CODE, "\u00e9\u4e2d\u6587", 'say "hi"', "a, b=1)", "Action", "# heading")
+_UI_TARS_TEXTS = (
+    *(f"typed text~type(content='@')~{text}" for text in ("", *_TYPED, r"it\'s", r"say \"hi\"")),
+    *(rf"typed text~type(content='@\n')~{text}" for text in _TYPED if "')" not in text),
+    "a string over its line~type(content='@')~ls\n",
+    r"a quote and a bracket within typed text~type(content='@')~print('a')\n~f('a') # x'~f('a') and more",
+    r"Enter alone~type(content='@')~\n",
+    "space in front of typed text~type(content='@')~  hello",
+    r"a newline amid typed text~type(content='@')~a\nb~one\ntwo\n~\n\nx",
+    r"a backslash in typed text~type(content='@')~C:\\temp~run\\n~a\\b",
+    *(
+        f"{kind}~type(content={end}~" + "~".join(WORDS[:5])
+        for kind, end in (
+            ("typed text in double quotes", '"@")'),
+            ("typed text with something behind it", "'@') # and go"),
+            ("typed text with something behind it", "'@',)"),
+            ("typed text with something behind it", "'@', start_box='')"),
+            ("a string over a following call", "'@'); hotkey(key='enter')"),
+            ("a string over a following call", "'@') hotkey(key='enter')"),
+            ("a string over a following call", "'@), hotkey(key='enter')"),
+            ("a string over its line", "'@\nand more')"),
+        )
+    ),
+)
 
 
 # --- Qwen -----------------------------------------------------------------------------------------------------------
