@@ -65,7 +65,9 @@ def test_an_episode_by_typed_actions(env):
     screenshot, reward, terminated, truncated, info = env.step(Click(Point(35, 38)))
     assert (reward, terminated, truncated, info) == (0.0, False, False, {"task_id": "two"})
     assert np.array_equal(env.render(), screenshot)
-    _, reward, terminated, truncated, info = env.step(Finish())
+    screenshot[:] = 0  # an observation is the caller's own
+    screenshot, reward, terminated, truncated, info = env.step(Finish())
+    assert screenshot.any()
     assert (reward, terminated, truncated, info) == (1.0, True, False, {"task_id": "two", "metrics": ()})
 
 
@@ -122,26 +124,17 @@ def test_every_sample_of_the_space_is_an_action(env):
     assert {type(to_action(env.action_space.sample())) for _ in range(300)} == set(KINDS)
 
 
-def test_a_fault_is_an_exception_and_no_reward():
-    env = DesktopEnv(TASKS, "fake", provider_options={"fail": {"step": [1]}})
+@pytest.mark.parametrize(
+    ("fails", "error"), [("reset", arpo_verl.DesktopSetupError), ("step", arpo_verl.DesktopLostError)]
+)
+def test_a_fault_is_an_exception_and_no_reward_and_a_failed_reset_no_episode(fails, error):
+    env = DesktopEnv(TASKS, "fake", provider_options={"fail": {fails: [2 if fails == "reset" else 1]}})
     env.reset()
-    with pytest.raises(arpo_verl.DesktopLostError):
-        env.step(Wait())
-
-
-def test_a_failed_reset_is_no_episode():
-    env = DesktopEnv(TASKS, "fake", provider_options={"fail": {"reset": [2]}})
-    env.reset()
-    with pytest.raises(arpo_verl.DesktopSetupError):
-        env.reset()
-    with pytest.raises(gymnasium.error.ResetNeeded):
-        env.step(Wait())
-
-
-def test_an_observation_is_the_caller_s_own(env):
-    screenshot, _ = env.reset()
-    screenshot[:] = 0
-    assert env.step(Wait())[0].any()
+    with pytest.raises(error):
+        env.reset() if fails == "reset" else env.step(Wait())
+    if fails == "reset":
+        with pytest.raises(gymnasium.error.ResetNeeded):
+            env.step(Wait())
 
 
 def test_options_of_a_reset_that_do_not_exist_are_refused(env):

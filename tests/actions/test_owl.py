@@ -5,7 +5,6 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import needs_words
 
 from arpo_verl.actions.owl import conclusion, format_reply, parse_reply
 from arpo_verl.actions.reply import Reply
@@ -91,24 +90,3 @@ actions = st.one_of(
 def test_what_is_written_is_read_again(written, thought):
     reply = Reply(thought, tuple(written))
     assert parse_reply(format_reply(reply, IMAGE, SCREEN), IMAGE, SCREEN) == reply
-
-
-@needs_words
-def test_what_the_tool_offers_the_grammar_reads():
-    from arpo_verl.models.family import load_family
-
-    system = load_family("gui_owl").opening("x", "English", ())[0]["content"][1]["text"]
-    tool = json.loads(system.split("<tools>\n")[1].split("\n</tools>")[0])["function"]["parameters"]["properties"]
-    examples = {
-        "key": {"keys": ["a"]},
-        "type": {"text": "a", "clear": 1, "enter": 1},
-        "drag": {"coordinate": [1, 2], "coordinate2": [3, 4]},
-        "scroll": {"pixels": 3},
-        "wait": {"time": 1},
-        "terminate": {"status": "success"},
-    }
-    assert len(tool["action"]["enum"]) == 11
-    for name in tool["action"]["enum"]:
-        arguments = examples.get(name, {"coordinate": [1, 2]})
-        assert set(arguments) <= set(tool)
-        assert actions_of(action=name, **arguments)

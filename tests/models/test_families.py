@@ -28,6 +28,9 @@ EXAMPLES = {
     "terminate": {"status": "success"},
     "answer": {"text": "a"},
 }
+OWN_EXAMPLES = {
+    "gui_owl": {"drag": {"coordinate": [1, 2], "coordinate2": [3, 4]}, "type": {"text": "a", "clear": 1, "enter": 1}}
+}
 
 
 def test_the_prompt_of_the_small_policies_is_short(tokenizer):
@@ -38,20 +41,20 @@ def test_the_prompt_of_the_small_policies_is_short(tokenizer):
 
 
 @needs_words
-@pytest.mark.parametrize("kind", ["qwen25_vl", "qwen3_vl"])
-def test_what_the_tool_offers_the_grammar_reads(kind):
+@pytest.mark.parametrize(("kind", "offered"), [("qwen25_vl", 11), ("qwen3_vl", 14), ("gui_owl", 11)])
+def test_what_the_tool_offers_the_grammar_reads(kind, offered):
     """Qwen3-VL's description offers three actions more than its schema lists."""
-    system = load_family(kind).opening("Open the file.", "English", ())[0]["content"][0]["text"]
+    system = load_family(kind).opening("Open the file.", "English", ())[0]["content"][-1]["text"]
     parameters = json.loads(system.split("<tools>\n")[1].split("\n</tools>")[0])["function"]["parameters"]
     action = parameters["properties"]["action"]
     described = re.findall(r"^\* `(\w+)`:", action["description"], re.MULTILINE)
-    assert len({*action["enum"], *described}) == (11 if kind == "qwen25_vl" else 14)
+    assert len({*action["enum"], *described}) == offered
     for name in {*action["enum"], *described}:
-        arguments = {"action": name, **EXAMPLES.get(name, {"coordinate": [3, 4]})}
+        arguments = {"action": name, **(EXAMPLES | OWN_EXAMPLES.get(kind, {})).get(name, {"coordinate": [3, 4]})}
         assert set(arguments) <= set(parameters["properties"])
         call = json.dumps({"name": "computer_use", "arguments": arguments})
-        text = f"<tool_call>{call}</tool_call>"
-        assert len(load_family(kind).parse(text, Size(1932, 1092), Size(1920, 1080)).actions) == 1
+        reply = load_family(kind).parse(f"<tool_call>{call}</tool_call>", Size(1932, 1092), Size(1920, 1080))
+        assert len(reply.actions) == (3 if "clear" in arguments else 1)
 
 
 @needs_words

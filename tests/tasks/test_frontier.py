@@ -73,15 +73,6 @@ def test_a_task_that_always_fails_cools_down_and_comes_back_as_its_evidence_fade
     assert sampling.shares()[0] == pytest.approx(shares[0], rel=0.05)
 
 
-def test_a_task_that_begins_to_succeed_is_found_again():
-    rates = dict(zip(TASKS, [0.0] * 8 + [0.5] * 2, strict=True))
-    sampling = frontier(half_life_steps=5)
-    before = Counter(task_id for batch in play(sampling, rates, 30)[10:] for task_id in batch)
-    learnt = rates | {"task-0": 0.5}
-    after = Counter(task_id for batch in play(sampling, learnt, 30, first_step=31)[10:] for task_id in batch)
-    assert after["task-0"] > 2 * before["task-0"]
-
-
 def test_a_solved_task_keeps_the_floor():
     sampling = frontier(floor=0.2, half_life_steps=1000)
     for task_id in TASKS:

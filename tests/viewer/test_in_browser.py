@@ -371,6 +371,7 @@ def test_episode_tells_verdict_timings_and_group(server, made, page):
     see(page, ".verdict", "'milk\\n'")
     see(page, ".verdict", "{'expected': 'tea'}")
     see(page, ".by-turn tr.current", "20.25 s0.50 s")
+    assert page.locator(".context, .seen, .left, .begins").count() == 0, "of one row nothing is said"
     see(page, ".details tr.self", "session 1, this")
     see(page, ".details tr.self", "+1.00")
     image = page.locator(".turn .shot img")
@@ -490,10 +491,6 @@ def test_replay_links_lead_to_the_other_episode(server, made, page):
     page.goto(f"{server}#/episode/{made.replaced}")
     page.get_by_role("link", name="the episode of training step 1").click()
     see(page, ".message", "This success took the place of 1 episode: the episode of training step 2")
-
-
-@pytest.mark.release
-def test_group_tells_what_a_replaced_row_was_trained_on(server, made, page):
     page.goto(f"{server}#/episode/{made.replaced}")
     see(page, ".details tr.self", "0.00 → 1.00")
     page.get_by_role("link", name="replaced by training step 1").click()
@@ -507,7 +504,7 @@ def places(page):
 
 
 @pytest.mark.release
-def test_what_the_model_saw_of_a_window_is_marked(server, made, page):
+def test_what_the_model_saw_and_where_a_row_begins_is_marked(server, made, page):
     page.goto(f"{server}#/episode/{made.windowed}?turn=2")
     see(page, ".context", "The model saw screenshots 1–2 of 2; row 1 of 6.")
     assert places(page) == ([1, 2], [])
@@ -522,25 +519,10 @@ def test_what_the_model_saw_of_a_window_is_marked(server, made, page):
     dimmed = page.locator(".film .left .shot").first.evaluate("shot => getComputedStyle(shot).opacity")
     assert float(dimmed) < 0.5
     see(page, ".details", "2400 in the prompt, 1500 in the response, 6 rows together")
-
-
-@pytest.mark.release
-def test_where_a_row_begins_is_marked(server, made, page):
     page.goto(f"{server}#/episode/{made.segmented}?turn=5")
     see(page, ".context", "The model saw screenshots 4–5 of 5, and replies 1–3 as text; row 2 of 3.")
-    begins = page.locator(".film li.begins")
-    assert [text.split()[:3] for text in begins.all_inner_texts()] == [
-        ["1", "row", "1"],
-        ["5", "row", "2"],
-        ["8", "row", "3"],
-    ]
-
-
-@pytest.mark.release
-def test_an_episode_in_one_row_is_shown_as_ever(server, made, page):
-    page.goto(f"{server}#/episode/{made.winner}?turn=3")
-    see(page, ".stepper", "turn 3 of 7")
-    assert page.locator(".context, .seen, .left, .begins").count() == 0
+    begins = page.locator(".film li.begins").all_inner_texts()
+    assert [" ".join(text.split()[:3]) for text in begins] == ["1 row 1", "5 row 2", "8 row 3"]
 
 
 # What of the context is told of turns and rows as a broken record may have them: of each turn, first, newest and row.
@@ -555,24 +537,11 @@ ODD_CONTEXTS = [
 
 
 @pytest.mark.release
-def test_odd_contexts_are_told_as_far_as_they_go(server, page):
-    page.goto(server)
-    for turns, rows, told in ODD_CONTEXTS:
-        turns = [None if turn is None else {"screenshot": i, **turn} for i, turn in enumerate(turns)]
-        contexts = page.evaluate("episode => viewer.context.contextsOf(episode)", {"turns": turns, "rows": rows})
-        assert [context and [context[name] for name in ("first", "newest", "row")] for context in contexts] == told
-
-
-@pytest.mark.release
-def test_screenshots_that_were_not_kept_are_told(server, made, page):
+def test_screenshots_and_an_episode_that_are_not_there_are_told(server, made, page):
     page.goto(f"{server}#/episode/{made.bare}")
     see(page, ".turn .shot", "screenshot not kept")
     see(page, ".turn figcaption", "click left at (100, 100)")
     assert page.locator("img").count() == 0
-
-
-@pytest.mark.release
-def test_episode_that_is_not_there_is_told(server, page):
     page.goto(f"{server}#/episode/{MISSING}")
     see(page, ".message", f"Could not read the episode: this run has no episode {MISSING}")
 
@@ -598,6 +567,8 @@ def test_compare_steps_both_or_one(server, made, page):
     assert "free=1" in page.url
     right.get_by_label("Right").select_option(index=0)
     playwright.expect(right.locator(".badge").first).to_contain_text("failure")
+    page.goto(f"{server}#/compare/{made.replaced}")  # one that ended otherwise is suggested
+    playwright.expect(page.locator(".side").nth(1).locator(".badge").first).to_contain_text("success")
 
 
 def test_compare_marks_the_first_difference_and_goes_there(server, made, seen):
@@ -649,17 +620,18 @@ ALIKE = [
 
 
 @pytest.mark.release
-def test_two_turns_are_alike_where_they_did_the_same(server, page):
+def test_functions_of_the_page(server, page):
     page.goto(server)
     for one, other, alike in ALIKE:
         turns = [{"actions": one}, {"actions": other}]
         assert page.evaluate("([a, b]) => viewer.actions.alike(a, b)", turns) is alike, turns
-
-
-@pytest.mark.release
-def test_compare_suggests_an_episode_that_ended_otherwise(server, made, page):
-    page.goto(f"{server}#/compare/{made.replaced}")
-    playwright.expect(page.locator(".side").nth(1).locator(".badge").first).to_contain_text("success")
+    for turns, rows, told in ODD_CONTEXTS:
+        turns = [None if turn is None else {"screenshot": i, **turn} for i, turn in enumerate(turns)]
+        contexts = page.evaluate("episode => viewer.context.contextsOf(episode)", {"turns": turns, "rows": rows})
+        assert [context and [context[name] for name in ("first", "newest", "row")] for context in contexts] == told
+    for last, count, first in [(1, 1, [1, 1]), (40, 40, [1, 1]), (41, 21, [1, 2]), (999, 20, [1, 50])]:
+        bins = page.evaluate("last => viewer.binsOf([1, last])", last)
+        assert (len(bins), bins[0], bins[-1][1]) == (count, first, last)
 
 
 @pytest.mark.release
@@ -675,6 +647,9 @@ def test_the_mark_of_a_task_whose_success_jumped_opens_the_first_success(own_ser
 @pytest.mark.release
 def test_heat_map_cell_opens_its_episodes(server, page):
     page.goto(f"{server}#/heatmap")
+    playwright.expect(page.locator("h1")).to_be_focused()
+    page.keyboard.press("Tab")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
     cell = page.get_by_role("link", name="order-tea, training step 1: mean success 0.50 of 2 episodes")
     cell.focus()
     see(page, ".counts", "mean success 0.50 of 2 episodes")
@@ -685,14 +660,6 @@ def test_heat_map_cell_opens_its_episodes(server, page):
     page.goto(f"{server}#/heatmap?kind=validation")
     see(page, ".heat tbody", "order-tea")
     assert page.locator(".heat tbody tr").count() == 1
-
-
-@pytest.mark.release
-def test_many_steps_share_columns(server, page):
-    page.goto(server)
-    for last, count, first in [(1, 1, [1, 1]), (40, 40, [1, 1]), (41, 21, [1, 2]), (999, 20, [1, 50])]:
-        bins = page.evaluate("last => viewer.binsOf([1, last])", last)
-        assert (len(bins), bins[0], bins[-1][1]) == (count, first, last)
 
 
 @pytest.mark.release
@@ -707,9 +674,10 @@ def test_metrics_are_drawn_and_found(server, page):
     page.get_by_label("Group").select_option("val")
     see(page, ".counts", "1 curve of 3")
     assert page.url.endswith("#/metrics?group=val")
+    assert page.get_by_role("link", name="Evaluation").count() == 0, "the run is none"
 
 
-def test_live_page_follows_what_is_written(own_server, written, page):
+def test_live_page_and_open_list_follow_what_is_written(own_server, written, page):
     page.goto(f"{own_server}#/live")
     see(page, ".empty", "No desktop is in an episode now.")
     play(written, turns=1)
@@ -719,10 +687,6 @@ def test_live_page_follows_what_is_written(own_server, written, page):
     see(page, ".running", "turn 2")
     playwright.expect(page.locator(".running img")).to_have_attribute("src", re.compile(r"02\.png\?n=2$"))
     see(page, ".running h3", MARKUP)
-
-
-@pytest.mark.release
-def test_new_episode_appears_in_an_open_list(own_server, written, page):
     page.goto(f"{own_server}#/episodes?task=late")
     see(page, ".empty", "No episode")
     written.episode(31, "late")
@@ -843,15 +807,6 @@ def test_reader_chooses_the_theme(server, page):
 
 
 @pytest.mark.release
-def test_focus_goes_to_the_heading_and_is_seen(server, made, page):
-    page.goto(f"{server}#/heatmap")
-    playwright.expect(page.locator("h1")).to_be_focused()
-    page.keyboard.press("Tab")
-    focused = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-    assert focused != "none"
-
-
-@pytest.mark.release
 def test_list_is_found_as_it_was_left(server, made, page):
     page.goto(f"{server}#/episodes")
     rows(page).nth(60).get_by_role("link").click()
@@ -938,10 +893,3 @@ def test_an_evaluation_has_its_table_and_each_run_opens_its_episode(evaluation, 
     page.get_by_role("link", name="a, run 3: score 0.00, finished").click()
     see(page, "h1", "a")
     assert "#/episode/" in page.url
-
-
-@pytest.mark.release
-def test_a_run_that_is_no_evaluation_has_no_such_page(server, page):
-    page.goto(server)
-    see(page, "nav", "Metrics")
-    assert page.get_by_role("link", name="Evaluation").count() == 0

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +12,7 @@ pytest.importorskip("desktop_env")
 docker = pytest.importorskip("docker")
 
 from requests.exceptions import ConnectionError  # noqa: E402
+from support.desktop_harness import eventually  # noqa: E402
 from support.docker_engine import end_guards  # noqa: E402
 from support.fake_docker import IMAGE, FakeDocker  # noqa: E402
 
@@ -64,13 +64,6 @@ def client(engine):
     client = DesktopDocker.of_desktop("a-desktop", {})
     yield client
     client.close()
-
-
-def eventually(condition):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s"
-        time.sleep(0.05)
 
 
 def owners(engine):
