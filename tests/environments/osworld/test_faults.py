@@ -501,7 +501,7 @@ def test_how_a_desktop_ends(fault, call, guest, evaluated, monkeypatch):
         elif "larger" in fault:
             larger = Size(2 * SIZE.width, SIZE.height)
             guest.replies["/screen_size"] = lambda: (200, json.dumps(larger._asdict()))
-            guest.replies["/screenshot"] = lambda: (200, png(larger))
+            guest.replies["/screenshot"] = lambda: (200, png(size=larger))
         elif "size" in fault:
             guest.replies["/screen_size"] = lambda: (200, json.dumps(SIZE._asdict()))
             guest.replies["/screenshot"] = lambda: (200, png(size=(160, 120)))
