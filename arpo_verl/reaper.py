@@ -8,6 +8,7 @@ first. `end_with_parent` is for child processes that need only a signal.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import secrets
@@ -65,6 +66,16 @@ def marked_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str
     """
     _tell(f"owner:{_MARK}={_mark}")
     return {**environ, _MARK: _mark}
+
+
+def marked_processes() -> list[int]:
+    """Return the running processes that have this process's mark."""
+    mark, found = f"{_MARK}={_mark}".encode(), []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            if mark in environ.read_bytes().split(b"\0"):
+                found.append(int(environ.parent.name))
+    return found
 
 
 def remove_folder_at_end(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
@@ -38,6 +39,11 @@ EPILOG = """examples:
   arpo-verl train osworld_full run_dir=runs/second --weights-from runs/first
 
 Ctrl-C stops a run; the same command resumes it from its last checkpoint.
+
+If a part of the run dies (an engine, a worker, Ray's head, a node), the run starts
+again by itself, once the old processes have ended and the cluster has the recipe's
+GPUs. It does not if another error ends it before its first step, with --console, or
+if trainer.resume_mode is not auto.
 """
 
 
@@ -61,6 +67,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "optimizer, order of tasks and store, from step 0",
     )
     parser.add_argument("--console", action="store_true", help="print veRL's own console output instead")
+    parser.add_argument(
+        "--restarts",
+        type=int,
+        default=3,
+        metavar="N",
+        help="after a crash start again, at most N times in a row without a new step (default: 3; 0: never) and ten "
+        "times a day, or N if that is more",
+    )
     parser.set_defaults(run=run)
 
 
@@ -78,9 +92,10 @@ def run(args: argparse.Namespace) -> int:
     env = dict(os.environ)
     if config.trainer.device == "cpu":
         env.setdefault("VERL_PLATFORM", "cpu")  # not in this process, which would import torch
+    require(args.restarts >= 0, "--restarts", "0 or more", args.restarts, "0 never starts the run again")
     if args.console:
         os.execve(sys.executable, [*command, _with_console(config)], env)  # noqa: S606
-    return _train(config, command, env)
+    return _train(config, command, env, args.restarts)
 
 
 def _weights(source: Path, config: DictConfig) -> Path:
@@ -141,8 +156,10 @@ def _with_console(config: DictConfig) -> str:
     return f"trainer.logger=[{','.join(dict.fromkeys(['console', *names]))}]"
 
 
-def _train(config: DictConfig, command: list[str], env: dict[str, str]) -> int:
+def _train(config: DictConfig, command: list[str], env: dict[str, str], most_restarts: int) -> int:
+    from arpo_verl.cli.restarts import Restarts, wait_until_free
     from arpo_verl.cli.trainer_process import TrainerProcess
+    from arpo_verl.records.faults import note_fault, read_faults
     from arpo_verl.records.layout import OUTPUT_FILE
     from arpo_verl.records.run_lock import check_free
     from arpo_verl.records.starts import read_starts
@@ -159,13 +176,33 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str]) -> int:
     print(f"run folder   {run_dir}\noutput       {log}\nwatch it     {shown_command('view', run_dir)}")
     if saved is not None:
         print(f"goes on      after step {saved}")
-    print(flush=True)
-    earlier_starts = len(read_starts(run_dir))
-    process = TrainerProcess(command, log, env)
-    with process.gets_signals():
-        step = _follow(process, run_dir, earlier_starts, total)
-    _tell_end(process, config, step)
-    return process.status
+    restarts = Restarts(most_restarts if config.trainer.resume_mode == "auto" else 0)
+    while True:
+        print(flush=True)
+        earlier_starts, earlier_faults = len(read_starts(run_dir)), len(read_faults(run_dir))
+        process = TrainerProcess(command, log, env)
+        with process.gets_signals():
+            step = _follow(process, run_dir, earlier_starts, total)
+        fault = next((fault.sentence for fault in read_faults(run_dir)[earlier_faults:]), None)
+        if not restarts.allow(process, step, fault):
+            _tell_end(process, config, step, [line for line in (fault, restarts.limit) if line])
+            return process.status
+        reason = fault or process.describe_end()
+        print(f"\ncrashed      {_when(step)}: {reason}", flush=True)
+        if fault is None:
+            with contextlib.suppress(OSError):  # such as a full disk
+                note_fault(run_dir, f"{reason} {_when(step)}")
+        wait_until_free(config, run_dir)
+        saved = _saved_step(config)
+        if total is not None and saved == total:
+            print(_finished(run_dir, total))
+            return 0
+        where = "from the beginning" if saved is None else f"after step {saved}"
+        print(f"goes on      {where}, {restarts.count()}")
+
+
+def _when(step: int | None) -> str:
+    return "before its first step" if step is None else f"after step {step}"
 
 
 def _count_steps(config: DictConfig) -> int | None:
@@ -202,13 +239,12 @@ def _follow(process: TrainerProcess, run_dir: Path, earlier_starts: int, total: 
     return lines.step if lines else None
 
 
-def _tell_end(process: TrainerProcess, config: DictConfig, step: int | None) -> None:
+def _tell_end(process: TrainerProcess, config: DictConfig, step: int | None, reasons: list[str]) -> None:
     from arpo_verl.cli.trainer_process import explain_end
     from arpo_verl.records.layout import METRICS_FILE
     from arpo_verl.records.run_summary import format_summary, summarize_run
 
-    run_dir = Path(config.run_dir)
-    when = "before its first step" if step is None else f"after step {step}"
+    run_dir, when = Path(config.run_dir), _when(step)
     if process.status == 0:
         has_metrics = (run_dir / METRICS_FILE).is_file()
         print(f"\n{format_summary(summarize_run(run_dir))}" if has_metrics else f"\n{run_dir} is finished")
@@ -216,13 +252,13 @@ def _tell_end(process: TrainerProcess, config: DictConfig, step: int | None) -> 
         saved = _saved_step(config)
         where = "starts again, since nothing was saved" if saved is None else f"resumes after step {saved}"
         print(f"\nstopped {when}; the same command {where}")
-    elif step is None and (refusal := process.refusal()):
+    elif step is None and not reasons and (refusal := process.refusal()):
         print("\n".join(refusal), file=sys.stderr)
     else:
         lines = process.last_lines()
         print(f"\nthe last lines of {process.log}:\n", file=sys.stderr)
         print("\n".join(lines), file=sys.stderr)
-        for line in explain_end(lines, run_dir, config.actor_rollout_ref.model.path):
+        for line in [*explain_end(lines, run_dir, config.actor_rollout_ref.model.path), *reasons]:
             print(f"\narpo-verl: {line}", file=sys.stderr)
         print(f"\narpo-verl: {process.describe_end()} {when}; all of its output is in {process.log}", file=sys.stderr)
 

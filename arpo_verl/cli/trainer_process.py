@@ -28,6 +28,11 @@ _REFUSAL_LINES = 200
 _ERROR_LINES = 400
 """Lines that may follow `FAILED`: a worker's traceback within the trainer's."""
 
+_LASTING = re.compile(
+    r"\barpo_verl\.errors\.(?:Config|Task|Replay|SessionsLost|PatchLost|MissingDependency)Error\b|"
+    r"\barpo_verl\.errors\.SeveralErrors\b"
+)
+"""Errors that another start would meet again, in a traceback."""
 _FULL = re.compile(r"No space left on device|Disk quota exceeded")
 _NO_HUB = re.compile(r"couldn't connect to 'http|outgoing traffic has been disabled|LocalEntryNotFoundError")
 _NO_HEAD = re.compile(r"GCS may have been killed|Ray's head process \(gcs_server\) has ended")
@@ -47,6 +52,8 @@ class TrainerProcess:
         self.log = log
         self.was_stopped = False
         """Whether we passed a signal on to it before it failed."""
+        self.got_signal = False
+        """Whether we passed a signal on to it at any time."""
         self._kill_at = math.inf
         with log.open("ab") as file:
             self._begin = file.tell()
@@ -78,6 +85,7 @@ class TrainerProcess:
         """Pass signals on to the trainer; a second Ctrl-C kills it. Ignored signals stay ignored."""
 
         def hand_on(number: int, frame: FrameType | None) -> None:
+            self.got_signal = True
             is_second = self.was_stopped and number == signal.SIGINT
             self.was_stopped = self.was_stopped or FAILED not in self.last_lines(_ERROR_LINES)
             if number == signal.SIGINT:
@@ -116,6 +124,11 @@ class TrainerProcess:
         lines = self.last_lines(_REFUSAL_LINES) if self.status == 1 else []
         first = next((number for number, line in enumerate(lines) if line.startswith(REFUSED)), len(lines))
         return [line.replace(REFUSED, "arpo-verl: ", 1) if line.startswith(REFUSED) else line for line in lines[first:]]
+
+    def has_lasting_error(self) -> bool:
+        """Return whether an error of ours ended it that another start would meet again."""
+        lines = self.last_lines(_ERROR_LINES)
+        return FAILED in lines and any(map(_LASTING.search, lines[lines.index(FAILED) :]))
 
 
 def explain_end(lines: Sequence[str], run_dir: Path, model: str) -> list[str]:

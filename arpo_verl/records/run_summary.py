@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from arpo_verl.records.faults import read_faults
 from arpo_verl.records.layout import CHECKPOINTS, METRICS_FILE, TRAJECTORIES
 from arpo_verl.records.metrics import MetricsFiles, require_metrics
 
@@ -28,6 +29,8 @@ class RunSummary:
     seconds_per_step: float | None
     probs_diff_max: float | None
     dropped_sessions: int
+    faults: tuple[str, ...]
+    """What ended starts early, the first one first."""
 
 
 def summarize_run(run_dir: Path) -> RunSummary:
@@ -60,6 +63,7 @@ def summarize(run_dir: Path, rows: Mapping[int, Mapping[str, float]]) -> RunSumm
         seconds_per_step=fmean(step_seconds) if step_seconds else None,
         probs_diff_max=max(diffs, default=None),
         dropped_sessions=int(sum(data.get("environment/dropped_sessions", 0) for data in training)),
+        faults=tuple(fault.sentence for fault in read_faults(run_dir)),
     )
 
 
@@ -93,6 +97,8 @@ def format_summary(summary: RunSummary) -> str:
         f"checkpoint                   {checkpoints if checkpoints.exists() else 'none saved'}",
         f"trajectories                 {trajectories if trajectories.exists() else 'none recorded'}",
     ]
+    if summary.faults:
+        lines.insert(1, f"starts that a fault ended    {len(summary.faults)}; the last: {summary.faults[-1]}")
     return "\n".join(lines)
 
 

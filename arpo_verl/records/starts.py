@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from arpo_verl.records.json_files import append_objects, read_objects
+from arpo_verl.records.faults import read_faults
+from arpo_verl.records.json_files import append_objects, as_number, read_objects
 from arpo_verl.records.layout import STARTS_FILE
 from arpo_verl.versions import OPTIONAL, TESTED, __version__, installed_version
 
@@ -73,3 +74,14 @@ def read_starts(run_dir: Path) -> list[dict[str, Any]]:
     """Return a run's starts, the first one first; empty if the run has no such file, or no recipe."""
     starts = read_objects(run_dir / STARTS_FILE)
     return [start for start in starts if all(isinstance(start.get(part), dict) for part in ("recipe", "versions"))]
+
+
+def faults_before(run_dir: Path, starts: Sequence[Mapping[str, Any]]) -> list[str | None]:
+    """Return for each start what ended the start before it, as far as `faults.jsonl` has it."""
+    faults, found = read_faults(run_dir), list[str | None]()
+    since = 0.0
+    for start in starts:
+        begun = as_number(start.get("time")) or since
+        found.append(next((fault.sentence for fault in faults if since <= fault.time <= begun), None))
+        since = begun
+    return found

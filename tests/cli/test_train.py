@@ -10,20 +10,24 @@ import sys
 
 import pytest
 from support import ROOT, take_interrupts
+from support.run_holder import start_holder
 
-from arpo_verl.cli import shown, train
+from arpo_verl.cli import restarts, shown, train
 from arpo_verl.cli.main import main
 from arpo_verl.cli.shown import shown_command
 from arpo_verl.cli.step_display import StepDisplay, open_display
 from arpo_verl.plugin.resume import ResumeRecord, write_record
+from arpo_verl.records.faults import read_faults
+from arpo_verl.records.starts import read_starts
 
 pytest.importorskip("verl")
 
 FRONT = """
 import sys
-from arpo_verl.cli import train, trainer_process
+from arpo_verl.cli import restarts, train, trainer_process
 from arpo_verl.cli.main import main
 train.TRAINER, trainer_process.STOPPING_S = "support.stand_in_trainer", 2.0
+restarts.POLL_S, restarts.KILL_AFTER_S = 0.1, 600.0
 sys.exit(main(sys.argv[1:]))
 """
 STEPS = [
@@ -55,9 +59,9 @@ def start(run_dir, ending, *more, **options):
 def run(tmp_path, monkeypatch, capsys):
     """The front in this process: its exit status, standard output and standard error."""
 
-    def run(ending, *more):
+    def run(ending, *more, path=PATH):
         monkeypatch.setattr(train, "TRAINER", "support.stand_in_trainer")
-        monkeypatch.setenv("PYTHONPATH", PATH)
+        monkeypatch.setenv("PYTHONPATH", path)
         monkeypatch.setenv("STAND_IN", ending)
         monkeypatch.delenv("VERL_PLATFORM", raising=False)
         monkeypatch.setattr(shown.shutil, "which", lambda name: f"/bin/{name}")
@@ -97,7 +101,7 @@ def exported(folder, step):
 def test_a_new_run_begins_with_a_checkpoint_s_weights_and_goes_on_from_its_own(tmp_path, run):
     weights = exported(tmp_path / "first", 7)
     place = tmp_path / "run" / "checkpoints" / "global_step_2"
-    status, out, err = run("crashes", "--weights-from", str(tmp_path / "first"))
+    status, out, err = run("crashes", "--restarts=0", "--weights-from", str(tmp_path / "first"))
     assert status == 1 and "goes on" not in out
     assert f"model '{weights}'" in (tmp_path / "run" / "output.log").read_text()
     # The stand-in writes no record; the trainer's callback does.
@@ -112,10 +116,10 @@ def test_a_new_run_begins_with_a_checkpoint_s_weights_and_goes_on_from_its_own(t
 
 def test_the_weights_folder_may_have_an_apostrophe_but_nothing_that_a_recipe_resolves(tmp_path, run):
     exported(tmp_path / "${oc.env:HOME}", 7)
-    status, out, err = run("crashes", "--weights-from", str(tmp_path / "${oc.env:HOME}"))
+    status, out, err = run("crashes", "--restarts=0", "--weights-from", str(tmp_path / "${oc.env:HOME}"))
     assert status == 2 and "--weights-from must be a folder without \\ and ${ in its path" in err
     weights = exported(tmp_path / "o'brien", 7)
-    assert run("crashes", "--weights-from", str(tmp_path / "o'brien"))[0] == 1
+    assert run("crashes", "--restarts=0", "--weights-from", str(tmp_path / "o'brien"))[0] == 1
     escaped = str(weights).replace("'", "\\'")  # as Hydra takes it
     assert f"model '{escaped}'" in (tmp_path / "run" / "output.log").read_text()
 
@@ -136,7 +140,7 @@ def test_an_odd_weights_folder_is_refused_in_one_sentence(odd, says, tmp_path, r
         (tmp_path / name / "config.json").write_text("{}")
     os.mkfifo(tmp_path / "pipe" / "model.safetensors")
     (tmp_path / "circle").symlink_to("circle")
-    status, out, err = run("crashes", "--weights-from", odd)
+    status, out, err = run("crashes", "--restarts=0", "--weights-from", odd)
     assert status == 2 and f"--weights-from {says}" in err and len(err.splitlines()) == 1
 
 
@@ -146,7 +150,7 @@ def test_weights_from_excludes_a_resume_by_path(tmp_path, run):
         "trainer.resume_mode=resume_path",
         f"trainer.resume_from_path={tmp_path}/first/checkpoints/global_step_7",
     )
-    status, out, err = run("crashes", *resume, "--weights-from", str(tmp_path / "first"))
+    status, out, err = run("crashes", "--restarts=0", *resume, "--weights-from", str(tmp_path / "first"))
     assert status == 2 and "trainer.resume_mode must be auto or disable with --weights-from" in err
 
 
@@ -171,7 +175,7 @@ def test_on_a_terminal_the_same_lines_stand_above_a_progress_bar(tmp_path):
 
 
 def test_what_failed_is_shown_with_the_log_s_last_lines(tmp_path, run):
-    status, out, err = run("crashes")
+    status, out, err = run("crashes", "--restarts=0")
     assert status == 1
     assert STEPS[1] in out and "steps  " not in out
     shown = err.splitlines()
@@ -186,14 +190,14 @@ def test_what_failed_is_shown_with_the_log_s_last_lines(tmp_path, run):
 
 
 def test_a_trainer_that_a_signal_ended_has_that_status_and_its_last_words(tmp_path, run):
-    status, _, err = run("is killed")
+    status, _, err = run("is killed", "--restarts=0")
     assert status == 128 + signal.SIGKILL
     assert "the last words" in err
     assert "SIGKILL ended the trainer (the kernel does that when memory runs out, see `dmesg`) after" in err
 
 
 def test_a_refusal_shows_what_this_start_printed_alone(tmp_path, run):
-    run("crashes")
+    run("crashes", "--restarts=0")
     status, out, err = run("refused")
     assert status == 1 and "goes on      after step 2" in out
     assert err == "arpo-verl: 2 problems:\n- the recipe cannot run\n- nor this\n", "without what was printed before"
@@ -213,7 +217,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_then_does(tmp_path, number):
         front.send_signal(number)
         rest = front.stdout.read()
     assert front.returncode not in (0, None)
-    assert "stopped after step 2; the same command resumes after step 2" in rest
+    assert "stopped after step 2; the same command resumes after step 2" in rest and "goes on" not in rest
     with start(tmp_path / "run", "ends", stdout=subprocess.PIPE) as front:
         out = front.stdout.read()
     assert front.returncode == 0
@@ -248,7 +252,90 @@ def test_ctrl_c_ends_a_trainer_that_hangs_after_its_error_and_shows_the_error(tm
         wait_for_line(front, "step 2 of 3")
         front.send_signal(signal.SIGINT)
         rest = front.stdout.read()
+    assert "goes on" not in rest, "a run that somebody ended does not start again"
     assert "RuntimeError: what failed" in rest and "stopped" not in rest and front.returncode == 128 + signal.SIGKILL
+
+
+FAULT = "The queue's storage died on node 10.0.0.7"
+
+
+@pytest.mark.parametrize(
+    ("endings", "more", "statuses", "says"),
+    [
+        ("fault:0,ends", [], [0, 2], f"crashed      before its first step: {FAULT}"),
+        ("is killed,ends", [], [0, 2], "crashed      after step 2: SIGKILL ended the trainer"),
+        ("fault,ends", [], [0, 2], "goes on      after step 2, restart 1 of at most 3 in 24 hours\n\nhost memory"),
+        ("fault:0", ["--restarts=2"], [1, 3], f"{FAULT}\n\narpo-verl: the run does not start again: 2 starts in a row"),
+        ("fault:0,crashes:1,fault:0", ["--restarts=1"], [1, 3], "restart 2 of at most 2"),
+        (
+            "fault:1,fault:2,fault:3",
+            ["--restarts=1", "trainer.total_training_steps=9"],
+            [1, 3],
+            "did so 2 times in 24 hours",
+        ),
+        ("fault:3", [], [0, 1], "is finished: it has all 3 steps"),
+        ("crashes:0", [], [1, 1], "exit status 1 before its first step"),
+        ("fault", ["--restarts=0"], [1, 1], f"arpo-verl: {FAULT}"),
+        ("fault", ["trainer.resume_mode=disable"], [1, 1], f"arpo-verl: {FAULT}"),
+        ("ours", [], [1, 1], "exit status 1 after step 2"),
+        ("fault,refused", [], [1, 1], "arpo-verl: 2 problems:"),
+    ],
+)
+def test_a_crashed_run_starts_again(endings, more, statuses, says, tmp_path, run, monkeypatch):
+    """But not what would end in the same way, nor more often than the two limits."""
+    monkeypatch.setattr(restarts, "A_DAY", 2)
+    status, out, err = run(endings, *more)
+    assert [status, len(read_starts(tmp_path / "run"))] == statuses and says in out + err
+    assert len(read_faults(tmp_path / "run")) >= statuses[1] - 1, "also the ends that no trainer noted"
+
+
+def test_a_run_starts_again_once_nothing_of_its_last_start_lives(tmp_path):
+    with start(tmp_path / "run", "leaves,ends", stdout=subprocess.PIPE) as front:
+        wait_for_line(front, "waits        until the processes of this start have ended")
+        with start_holder(tmp_path / "run") as holder:
+            os.kill(int(re.search(r"^processes \d+ (\d+)$", output(tmp_path), re.M)[1]), signal.SIGKILL)
+            wait_for_line(front, f"waits        until no other trainer uses {tmp_path}/run")
+            assert "noise 0" not in output(tmp_path).partition("processes")[2]
+            holder.kill()
+        wait_for_line(front, "goes on      after step 2, restart 1 of at most 10")
+        front.stdout.read()
+    assert front.returncode == 0
+
+
+def output(folder):
+    return (folder / "run" / "output.log").read_text()
+
+
+def test_ctrl_c_ends_the_wait_for_another_start(tmp_path):
+    with start(tmp_path / "run", "leaves,ends", stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as front:
+        wait_for_line(front, "waits        until the processes")
+        front.send_signal(signal.SIGINT)
+        assert front.stdout.read() == "\narpo-verl: interrupted\n"
+    assert front.returncode == 130 and len(read_starts(tmp_path / "run")) == 1
+
+
+def test_what_hangs_of_the_last_start_is_killed(run, monkeypatch):
+    monkeypatch.setattr(restarts, "KILL_AFTER_S", 0.0)
+    assert run("leaves,ends")[0] == 0
+
+
+CLUSTER = """
+from pathlib import Path
+def init(address, **options): assert address == "10.0.0.1:6379"
+def available_resources():
+    with open(f"{__file__}.asked", "a+") as file:
+        file.write("x")
+        return {"GPU": float(file.tell() > 1)}
+"""
+
+
+def test_on_a_cluster_a_run_waits_for_its_gpus(tmp_path, run, monkeypatch):
+    (tmp_path / "ray.py").write_text(CLUSTER)
+    monkeypatch.setattr(restarts, "POLL_S", 0.1)
+    status, out, _ = run(
+        "fault,ends", "ray_kwargs.ray_init.address=10.0.0.1:6379", path=f"{PATH}{os.pathsep}{tmp_path}"
+    )
+    assert status == 0 and "waits        until the Ray cluster answers and has 1 free GPUs\ngoes on" in out
 
 
 def test_without_rich_a_terminal_gets_plain_lines(monkeypatch):
@@ -264,7 +351,7 @@ def test_without_rich_a_terminal_gets_plain_lines(monkeypatch):
 def test_a_finished_run_is_not_started_again(tmp_path, run):
     run("ends")
     before = (tmp_path / "run" / "output.log").read_text()
-    status, out, _ = run("crashes")
+    status, out, _ = run("crashes", "--restarts=0")
     assert status == 0 and "is finished: it has all 3 steps" in out and f"arpo-verl summary {tmp_path}/run" in out
     assert (tmp_path / "run" / "output.log").read_text() == before
     status, out, _ = run("ends", "trainer.resume_mode=disable")

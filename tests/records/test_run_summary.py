@@ -5,6 +5,7 @@ import json
 import pytest
 
 from arpo_verl.errors import ConfigError
+from arpo_verl.records.faults import note_fault
 from arpo_verl.records.metrics import keep_earlier_metrics
 from arpo_verl.records.run_summary import format_summary, summarize_run
 
@@ -47,7 +48,10 @@ def test_of_the_rollout_engine_a_step_with_replays_says_what_its_other_rows_do(t
 def test_what_was_not_measured_is_said_to_be_so(tmp_path):
     write_metrics(tmp_path, [(1, {"rollout/success_mean": 0.5})])
     text = format_summary(summarize_run(tmp_path))
-    assert "not measured" in text and "none saved" in text and "none recorded" in text
+    assert "not measured" in text and "none saved" in text and "none recorded" in text and "fault" not in text
+    note_fault(tmp_path, "an engine died")
+    note_fault(tmp_path, "the queue died")
+    assert "starts that a fault ended    2; the last: the queue died" in format_summary(summarize_run(tmp_path))
 
 
 def test_a_folder_without_metrics_is_told(tmp_path):

@@ -4,8 +4,9 @@ import json
 
 from omegaconf import OmegaConf
 
-from arpo_verl.records.layout import STARTS_FILE
-from arpo_verl.records.starts import note_start, read_starts, recipe_values
+from arpo_verl.records.json_files import append_objects
+from arpo_verl.records.layout import FAULTS_FILE, STARTS_FILE
+from arpo_verl.records.starts import faults_before, note_start, read_starts, recipe_values
 from arpo_verl.versions import installed_version
 
 RECIPE = {
@@ -41,3 +42,9 @@ def test_a_resumed_run_has_a_line_a_start_and_torn_lines_are_passed_over(tmp_pat
 
 def test_a_run_without_the_file_has_no_starts(tmp_path):
     assert list(read_starts(tmp_path)) == []
+
+
+def test_a_start_follows_the_fault_that_ended_the_one_before(tmp_path):
+    starts = [{"time": 10}, {"time": 20}, {"time": "odd"}, {"time": 30}]
+    append_objects(tmp_path / FAULTS_FILE, [{"time": time, "sentence": f"{time}"} for time in (15, 26, 31)])
+    assert faults_before(tmp_path, starts) == [None, "15", None, "26"]

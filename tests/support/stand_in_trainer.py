@@ -1,5 +1,6 @@
 """In the stock trainer's place: it takes the same command line, prints noise, and writes what the trainer and our run
-callback write. The environment variable STAND_IN says how it ends."""
+callback write. The environment variable STAND_IN says how each start ends, the last word for all further ones: such as
+`fault:1,ends`, a fault after step 1, then a good end."""
 
 import os
 import signal
@@ -11,21 +12,26 @@ from pathlib import Path
 import orjson
 from omegaconf import OmegaConf
 
+from arpo_verl.records.faults import note_fault
 from arpo_verl.records.metrics import keep_earlier_metrics
-from arpo_verl.records.starts import note_start
+from arpo_verl.records.starts import note_start, read_starts
 
 STEPS = 3
+OUTLIVED = ("waits", "hangs", "leaves")
+"""Endings behind which a process of the trainer still runs."""
 
 
 def main() -> None:
     options = dict(word.split("=", 1) for word in sys.argv[1:] if "=" in word)
-    ending, run_dir = os.environ.get("STAND_IN", "ends"), Path(options["run_dir"])
+    run_dir = Path(options["run_dir"])
+    endings = os.environ.get("STAND_IN", "ends").split(",")
+    ending, _, last = endings[min(len(read_starts(run_dir)), len(endings) - 1)].partition(":")
     checkpoints = run_dir / "checkpoints"
     latest = checkpoints / "latest_checkpointed_iteration.txt"
     first = int(latest.read_text()) + 1 if latest.exists() else 1
     print("\n".join(f"noise {number}" for number in range(100)))
-    worker = subprocess.Popen(["sleep", "600"], start_new_session=True) if ending in ("waits", "hangs") else None
-    print(f"processes {os.getpid()} {worker and worker.pid}")
+    worker = subprocess.Popen(["sleep", "600"], start_new_session=True) if ending in OUTLIVED else None
+    print(f"processes {os.getpid()} {worker and worker.pid}", flush=True)
     print(f"platform {os.environ.get('VERL_PLATFORM')}, logger {options.get('trainer.logger')}")
     print(f"model {options.get('actor_rollout_ref.model.path')}")
     if ending == "refused":
@@ -36,12 +42,14 @@ def main() -> None:
     with (run_dir / "metrics.jsonl").open("wb", buffering=0) as file:
         if first == 1:
             log(file, 0, {"val-aux/arpo_verl/success/mean@1": 0.25})
+        if last == "0":
+            end(ending, run_dir)
         for step in range(first, STEPS + 1):
             sys.stderr.write(f"\rTraining Progress: {step - 1}/{STEPS}\rTraining Progress: {step}/{STEPS}")
             latest.write_text(str(step))
             log(file, step, training(step))
-            if step == 2:
-                end(ending)
+            if step == int(last or 2):
+                end(ending, run_dir)
 
 
 def training(step: int) -> dict[str, float]:
@@ -60,7 +68,13 @@ def log(file, step: int, data: dict) -> None:
     file.write(orjson.dumps({"step": step, "data": data}) + b"\n")
 
 
-def end(ending: str) -> None:
+def end(ending: str, run_dir: Path) -> None:
+    if ending in ("fault", "leaves"):
+        note_fault(run_dir, "The queue's storage died on node 10.0.0.7")
+        os._exit(1)
+    if ending == "ours":
+        print("Traceback\nthe trainer failed\narpo_verl.errors.SessionsLostError: no prompt came to an end", flush=True)
+        os._exit(1)
     if ending == "crashes":
         raise RuntimeError("the \x1b[36mworker\x1b[0m died")
     if ending == "is killed":

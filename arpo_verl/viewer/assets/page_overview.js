@@ -301,12 +301,12 @@
     const { starts, times } = overview;
     const last = starts.at(-1);
     const versions = Object.entries(last?.versions || {}).filter(([, version]) => version);
-    const resumed = starts.length > 1 ? `: interrupted and resumed, ${starts.map((start) => moment(start.time)).join("; ")}` : "";
+    const resumed = starts.length > 1 ? `: interrupted and resumed, ${starts.map((start) => moment(start.time) + (start.fault ? ` (after a fault: ${start.fault})` : "")).join("; ")}` : "";
     const rows = [
       ["run", html`<code><bdi>${overview.run_dir}</bdi></code>`],
       ["began", moment(times.begin)],
       [times.end_is, moment(times.end)],
-      ["starts", `${starts.length}${resumed}`],
+      ["starts", html`<bdi>${starts.length}${resumed}</bdi>`],
       ...versions.map(([name, version]) => [name, html`<bdi>${String(version)}</bdi>`]),
       ...Object.entries(last?.recipe || {}).map(([name, value]) => [
         html`<code><bdi>${name}</bdi></code>`,

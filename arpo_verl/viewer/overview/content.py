@@ -19,7 +19,7 @@ from arpo_verl.records.metrics import Metrics
 from arpo_verl.records.run import Run, Snapshot
 from arpo_verl.records.run_summary import WINDOW, RunSummary, summarize_run
 from arpo_verl.records.starting import read_start
-from arpo_verl.records.starts import read_starts
+from arpo_verl.records.starts import faults_before, read_starts
 from arpo_verl.records.summaries import EpisodeSummary
 from arpo_verl.versions import __version__
 from arpo_verl.viewer.overview.costs import FAULTS, STEP, desktop_calls, faults, slowest_tasks, step_parts
@@ -75,7 +75,7 @@ def overview_document(run: Run, snapshot: Snapshot) -> dict[str, Any]:
             "left": _steps_left(starts, metrics),
             "start": start,
             "trains": trains,
-            "starts": [_start(one) for one in starts],
+            "starts": [_start(*each) for each in zip(starts, faults_before(run.run_dir, starts), strict=True)],
             "times": _times(run.run_dir, starts, snapshot.episodes),
             "num_training": len(training),
             "num_validation": len(validation),
@@ -147,8 +147,9 @@ def _steps_left(starts: Sequence[dict[str, Any]], metrics: Metrics) -> dict[str,
     return {"total_steps": total, "seconds": max(0.0, total - done[-1][0]) * seconds_each}
 
 
-def _start(start: Mapping[str, Any]) -> dict[str, Any]:
-    return {"time": as_number(start.get("time")), "recipe": start["recipe"], "versions": start["versions"]}
+def _start(start: Mapping[str, Any], fault: str | None) -> dict[str, Any]:
+    said = {"recipe": start["recipe"], "versions": start["versions"]}
+    return {"time": as_number(start.get("time")), "fault": fault, **said}
 
 
 def _times(run_dir: Path, starts: Sequence[dict[str, Any]], episodes: Sequence[EpisodeSummary]) -> dict[str, Any]:

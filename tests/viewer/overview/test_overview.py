@@ -6,11 +6,14 @@ import shutil
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 from PIL import Image
 
 from arpo_verl.cli.main import main
+from arpo_verl.records.faults import note_fault
 from arpo_verl.records.json_files import dump_json
 from arpo_verl.records.run import open_run
+from arpo_verl.records.starts import note_start
 from arpo_verl.viewer import report
 from arpo_verl.viewer.overview.content import OverviewFeed, overview_document
 from arpo_verl.viewer.overview.replay import replay_effect
@@ -202,7 +205,11 @@ def test_time_left_is_estimated_from_the_last_steps_where_the_total_is_known(mad
     (made.path / "starts.jsonl").write_text(json.dumps({**start, "total_steps": 10}) + "\n")
     assert overview_of(made)["left"] == {"total_steps": 10, "seconds": 60.0}
     (made.path / "starts.jsonl").write_text(json.dumps(start) + "\n")
-    assert overview_of(made)["left"] == {"total_steps": None, "seconds": None}
+    note_fault(made.path, "an engine died")
+    note_start(made.path, OmegaConf.create())
+    overview = overview_of(made)
+    assert overview["left"] == {"total_steps": None, "seconds": None}
+    assert [each["fault"] for each in overview["starts"]] == [None, "an engine died"]
 
 
 def test_a_run_that_has_only_begun_says_what_is_missing(written):
