@@ -1,15 +1,16 @@
 """Faults under the real loop and the real trainer, on real desktops: does anything hang, lie, get lost or stay behind?
 
     python benchmarks/chaos.py [--smoke] [--json PATH] [--seed N] [--episodes N] [--desktops N] [--outage SECONDS]
-        [--kills N]
+        [--kills N] [--parts PART ...]
 
 It has two parts. What a file of `--json` has already is not done again: the same command goes on where it was stopped.
 
-    hangs               kills after which nothing happened for two minutes while the trainer lived (`training`)
+    hangs               runs in which nothing happened for two minutes, and that said not why (`training`)
+    steps_repeated      by what was killed, the steps that each kill cost (`training`)
     false_rewards, leaks, lost_sessions_share           of both parts together; see below
 
-**training**: runs of the stock trainer, of which processes are killed: `chaos_training`. A start of the trainer has its
-`kills`, its `episodes`, and those that were `lost` in the steps that it finished.
+**training**: runs by `arpo-verl train`, of which processes are killed, and which start again: `chaos_training`. A run
+has its `kills`, its `episodes`, and those that were `lost`.
 
 **desktops**: `GuiAgentLoop` plays episodes of the shipped suite on the job's pool, on a Ray cluster of a head and two
 nodes with embedded desktops. The expert's replies stand for the policy; three of ten episodes say that they are done
@@ -18,10 +19,8 @@ random moment of their first attempt; besides, nodes die, and come back. Root is
 /proc.
 
     false_rewards       scored episodes whose reward is not what the desktop's files say, read past guest and metrics
-                        right before and right after the verdict. Also false: scored without a verdict, or when the
-                        truth could not be read. Where it changed between the two looks, either counts (`unsettled`).
-    missed_successes    episodes that the expert played to its end and that were rightly scored 0, by the kind of
-                        fault: it took away the success, and nobody could tell
+                        right before and right after the verdict, either of which counts. Also false: scored without a
+                        verdict, or when the truth could not be read.
     faults              by kind: `injected`, `retried` (the episode was played again), `lost` (given up)
     lost_sessions_share given up of all
     outage              after that, three episodes a desktop, and for so many seconds every desktop dies and none boots:
@@ -46,16 +45,17 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 from figures import Arguments, machine, show, write
 
 T = TypeVar("T")
 HERE = Path(__file__).parent
+PARTS = ("desktops", "training")
 FAULTY_SHARE, LAZY_SHARE = 0.2, 0.3
 MOMENTS = ("reset", "step", "evaluate")
 TMP_BYTES = 256 << 20
@@ -393,9 +393,9 @@ def own_place() -> Iterator[Path]:
         os.environ["RAY_TMPDIR"], os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(place), str(place / "torch")
         yield place
     finally:
-        for pid in _children():
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        for process in _children():
+            with contextlib.suppress(psutil.Error):
+                process.kill()
         libc.umount2(bytes(place / "tmp"), 2)
         import shutil
 
@@ -404,11 +404,10 @@ def own_place() -> Iterator[Path]:
 
 def belongings() -> dict[str, set[str]]:
     """What can be left behind."""
-    own = {pid for pid in _children() if not _cmdline(pid).startswith(RAYS_AGENTS)}
-    inodes = {target for pid in {*own, os.getpid()} for target in _open_files(pid)}
+    own = [process for process in _children() if not _command(process).startswith(RAYS_AGENTS)]
     return {
-        "processes": {f"{pid} {_cmdline(pid)}" for pid in own if _cmdline(pid)},
-        "ports": {line.split()[1] for line in _listening() if f"socket:[{line.split()[9]}]" in inodes},
+        "processes": {f"{process.pid} {_command(process)}" for process in own if _command(process)},
+        "ports": {port for process in [psutil.Process(), *own] for port in _listening(process)},
         "mounts": {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()},
         # Not by `rglob`, which ends at a folder that vanishes meanwhile: others' desktops come and go.
         "cgroups": {f"{at}/{name}" for at, names, _ in os.walk("/sys/fs/cgroup") for name in names if "arpo" in name},
@@ -418,10 +417,22 @@ def belongings() -> dict[str, set[str]]:
     }
 
 
-def _children() -> list[int]:
-    from chaos_desktop import processes
+def _children() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
 
-    return [pid for pid in processes(os.getpid()) if pid != os.getpid()]
+
+def _listening(process: psutil.Process) -> list[str]:
+    with contextlib.suppress(psutil.Error):  # it has ended
+        return [str(each.laddr.port) for each in process.net_connections("inet") if each.status == psutil.CONN_LISTEN]
+    return []
+
+
+def _command(process: psutil.Process) -> str:
+    """A process's command; empty for one that has ended."""
+    try:
+        return " ".join(process.cmdline())[:200]
+    except psutil.Error:
+        return ""
 
 
 def _open_files(pid: int | str) -> Iterator[str]:
@@ -432,19 +443,6 @@ def _open_files(pid: int | str) -> Iterator[str]:
     for name in names:
         with contextlib.suppress(OSError):
             yield os.readlink(f"{folder}/{name}")
-
-
-def _listening() -> list[str]:
-    lines = Path("/proc/net/tcp").read_text().splitlines()[1:] + Path("/proc/net/tcp6").read_text().splitlines()[1:]
-    return [line for line in lines if line.split()[3] == "0A"]
-
-
-def _cmdline(pid: int) -> str:
-    """A process's command; empty for one that has ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
-    except OSError:
-        return ""
 
 
 def leaks(before: dict[str, set[str]]) -> dict[str, list[str]]:
@@ -490,11 +488,6 @@ def summarize(parts: list[Part], calm_parts: list[Part]) -> dict[str, Any]:
     played = [*faulty, *calm]
     kinds = sorted({each.plan.fault for each in faulty if each.plan.fault})
     hit = {kind: [each for each in faulty if each.plan.fault == kind] for kind in kinds}
-    missed = Counter(
-        each.plan.fault or "none"
-        for each in played
-        if each.reward == 0 and not each.plan.is_lazy and each.truth == {False}
-    )
     rates = {
         "faulty": sum(each.reward is not None for each in faulty) / faulty_s,
         "fault_free": sum(each.reward is not None for each in calm) / calm_s,
@@ -512,10 +505,6 @@ def summarize(parts: list[Part], calm_parts: list[Part]) -> dict[str, Any]:
             for kind, those in hit.items()
         },
         "false_rewards": sum(each.is_false for each in played),
-        "unsettled": sum(len(each.truth) > 1 for each in played if each.reward is not None),
-        "missed_successes": dict(missed),
-        "scored": {name: sum(each.reward == reward for each in played) for name, reward in (("0", 0), ("1", 1))},
-        "retried_without_a_fault_of_their_own": sum(each.attempts > 1 for each in faulty if not each.plan.fault),
         "lost_sessions_share": sum(bool(each.error) for each in faulty) / len(faulty),
         "throughput": {**rates, "ratio": rates["faulty"] / rates["fault_free"]},
     }
@@ -535,6 +524,7 @@ def main() -> None:
     parser.add_size("--deaths", 5, 1, "of nodes")
     parser.add_size("--outage", 300, 20, "seconds of an outage of all desktops")
     parser.add_size("--kills", 10, 2, "of processes of a trainer, in each mode")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     args = parser.parse()
     if os.geteuid() != 0:
         parser.error("needs root: the truth is read through /proc")
@@ -546,14 +536,15 @@ def main() -> None:
 
     with own_place() as place:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
-        if "desktops" not in document:
+        if "desktops" in args.parts and "desktops" not in document:
             context = {**machine(), "seed": args.seed, "desktops": args.desktops}
             figures, details = run(args, 0.5 if args.smoke else FAULTY_SHARE, place)
             document["desktops"] = {**context, "command": " ".join(["python", *sys.argv]), **figures}
             save()
             for each in details:
                 print(each)
-        run_trainers(args, document, place / "training", save)
+        if "training" in args.parts:
+            run_trainers(args, document, place / "training", save)
     save()
     show(document)
 
@@ -566,22 +557,22 @@ def run_trainers(args: Any, document: dict[str, Any], place: Path, save: Callabl
     notes = place / "notes"
     notes.mkdir(parents=True)
     os.environ[NOTES_VARIABLE] = str(notes)
-    starts: list[dict[str, Any]] = document.get("training", {}).get("starts", [])
+    done = {name: document.get("training", {}).get(name, empty) for name, empty in (("unbroken", {}), ("runs", []))}
     before = belongings()
 
     def summarize() -> None:
-        document["training"] = {**machine(), **chaos_training.summarize(starts)}
+        document["training"] = {**machine(), **chaos_training.summarize(done)}
         save()
 
-    chaos_training.train(place, starts, args, summarize, lambda: leaks(before))
+    chaos_training.train(place, done, args, summarize, lambda: leaks(before))
 
 
 def totals(document: Mapping[str, Any]) -> dict[str, Any]:
     """Figures of both parts together."""
-    parts = [document[name] for name in ("desktops", "training") if name in document]
+    parts = [document[name] for name in PARTS if name in document]
     lost = sum(part.get("lost", part.get("lost_sessions_share", 0.0) * part["episodes"]) for part in parts)
     return {
-        "hangs": document.get("training", {}).get("hangs", 0),
+        **{name: document.get("training", {}).get(name, 0) for name in ("hangs", "steps_repeated")},
         **{name: sum(part[name] for part in parts) for name in ("false_rewards", "leaks")},
         "lost_sessions_share": lost / sum(part["episodes"] for part in parts),
     }

@@ -1,9 +1,10 @@
-"""The second part of `chaos.py`: runs of the stock trainer, of which a process is killed now and then.
+"""The second part of `chaos.py`: `arpo-verl train`, of which processes are killed now and then.
 
 The embedded recipe trains in veRL's three modes, with two rollout workers and two engines, on desktops that note the
-truth (`chaos_desktop`). At a drawn moment one process gets SIGKILL: a rollout worker (the run goes on), an engine that
-answers (the step is trained to its end, then the run ends), the queue's storage or Ray's head (the run ends). A run
-that has ended is started again by the same command, until the mode has had its kills.
+truth (`chaos_desktop`). In each run two processes get SIGKILL, each of another start: a rollout worker, an engine, the
+queue's storage, the pool or Ray's head, before the start's first episode or after a drawn number of its steps. The
+command starts the run again each time, and the run must reach its last step. A run of each mode is not broken; the
+tasks of its steps are what those of the others must be.
 """
 
 from __future__ import annotations
@@ -13,172 +14,209 @@ import os
 import random
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
-from chaos_desktop import NOTES_VARIABLE
-from trainer_run import MODES, TrainerRun, Workplace, copy_tasks, read_steps
+from chaos_desktop import NOTES_VARIABLE, TRUTHS
+from trainer_run import MODES, TASKS, Workplace, copy_tasks, read_steps
 
 from arpo_verl.policy.shipped import write_shipped
+from arpo_verl.records.metrics import MetricsFiles
+from arpo_verl.records.starts import read_starts
 
 Document = dict[str, Any]
 
-KINDS: Mapping[str, tuple[str, ...]] = {
-    "worker": ("agentloopworker",),
-    "engine": ("transformersserver",),
-    "storage": ("storageunit",),
-    "head": ("gcsserver",),
+KINDS: Mapping[str, str] = {
+    "worker": "agentloopworker",
+    "engine": "transformersserver",
+    "storage": "storageunit",
+    "pool": "poolactor",
+    "head": "gcsserver",
 }
 """What is killed, and what its command line has in it, in small letters without underscores."""
-SHARES = {"worker": 3, "engine": 3, "storage": 2, "head": 2}
-"""How often each of them is, in ten kills."""
-GOES_ON_AFTER = {"worker": 0, "engine": 2, "storage": 2, "head": 2}
-"""A run that has trained more steps behind a kill goes on: it did not need what was killed. Of the engines of
-`separate_async` one is the trainer's own, which answers nobody."""
-SMOKE, SMOKE_MOMENT_S = ("worker", "storage"), 10.0
-MAX_MOMENT_S = 60.0
-"""A kill comes at most so long after the first episode of its start, or after the kill before: a step takes less."""
+EARLY, OF_KILLS = 2, 10
+"""So many kills of so many come before the first episode of a start."""
+MOST_STEPS, MOST_SECONDS = 6, 4.0
+"""Another kill comes at most so many steps after its start, and so many seconds after the last of them."""
+KILLS_OF_A_RUN = 2
 MAX_WAIT_S = 120.0
-"""A run in which nothing happens for longer, and that does not end, hangs."""
-START_S = GIVE_UP_S = 900.0
-STEPS = 1000
-"""More than any run reaches."""
+"""A run in which nothing is recorded for longer, and that does not wait for anything that it says, hangs."""
+GIVE_UP_S, POLL_S = 400.0, 0.2
+SAVE_FREQ, GROUPS, STEPS = 5, 4, 16
+"""Steps between checkpoints, groups of a step, and steps of a run: more than two kills let a run reach."""
 ENGINES: Mapping[str, tuple[str, ...]] = {
     "sync": ("trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2"),
     "colocate_async": ("trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2"),
-    "separate_async": ("actor_rollout_ref.rollout.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=3"),
+    "separate_async": (
+        "actor_rollout_ref.rollout.n_gpus_per_node=2",
+        "ray_kwargs.ray_init.num_gpus=3",
+        f"actor_rollout_ref.actor.ppo_mini_batch_size={GROUPS // 2}",
+    ),
 }
 """What gives each mode two engines."""
 OPTIONS = ("actor_rollout_ref.rollout.agent.num_workers=2", "environment.provider=chaos_desktop:make")
-OPTIONS += ("trainer.save_freq=1", "+environment.evaluate_timeout_s=60", "+environment.step_timeout_s=30")
+OPTIONS += (f"trainer.save_freq={SAVE_FREQ}", "+environment.evaluate_timeout_s=60", "+environment.step_timeout_s=30")
+OPTIONS += ("actor_rollout_ref.rollout.n=2",)
+_CRASHED = re.compile(r"^crashed      (?:after step (\d+)|before its first step): (.*)$", re.MULTILINE)
+_GOES_ON = re.compile(r"^goes on      (?:after step (\d+)|from the beginning), restart", re.MULTILINE)
 
 
-def draw_kills(seed: int, mode: str, number: int) -> list[tuple[str, float]]:
-    """What is killed in a mode, one after the other, and how many seconds after its start or the kill before."""
+class Kill(NamedTuple):
+    """What is killed, and when: after so many steps of a start and seconds, or for None before its first episode."""
+
+    kind: str
+    steps: int | None
+    seconds: float
+
+
+def draw_kills(seed: int, mode: str, number: int) -> list[Kill]:
+    """The kills of a mode, each kind as often as every other."""
     numbers = random.Random(f"{seed}-{mode}")
-    kinds = [kind for kind, share in SHARES.items() for _ in range(share)]
-    drawn: list[tuple[str, float]] = []
+    drawn: list[Kill] = []
     while len(drawn) < number:
+        kinds = [*KINDS] * (OF_KILLS // len(KINDS))
         numbers.shuffle(kinds)
-        drawn += [(kind, numbers.uniform(0, MAX_MOMENT_S)) for kind in kinds]
+        early = numbers.sample(range(OF_KILLS), EARLY)
+        for index, kind in enumerate(kinds):
+            steps = numbers.randint(0, MOST_STEPS)
+            drawn.append(Kill(kind, None if index in early else steps, numbers.uniform(0, MOST_SECONDS)))
     return drawn[:number]
 
 
-def train(place: Path, starts: list[Document], args: Any, save: Callable[[], None], leaks: Callable[[], Any]) -> None:
-    """Go on until each mode has had its kills.
+def train(place: Path, document: Document, args: Any, save: Callable[[], None], leaks: Callable[[], Any]) -> None:
+    """Go on until each mode has its unbroken run and has had its kills. What is in the document is not done again.
 
     Args:
         place: an empty folder.
-        starts: each start of a trainer so far, with its kills; what happens is added.
+        document: `unbroken`, the tasks of each mode's steps, and `runs`; a run is added once it is over.
         save: called when something was added.
         leaks: what a run that has ended has left behind.
     """
     workplace = Workplace(place)
-    copy_tasks(workplace.tasks)
+    copy_tasks(workplace.tasks, sorted({*TASKS, *list(TRUTHS)[: 2 * len(TASKS)]}))
     write_shipped("embedded", workplace.policy)
-    plans = {mode: draw_kills(args.seed, mode, args.kills) for mode in MODES}
-    if args.smoke:
-        plans = {"sync": [(kind, SMOKE_MOMENT_S) for kind in SMOKE]}
-    for start in starts:
-        del plans[start["mode"]][: len(start["kills"])]
+    runs, unbroken = document["runs"], document["unbroken"]
+    plans = {mode: draw_kills(args.seed, mode, args.kills) for mode in (["sync"] if args.smoke else MODES)}
+    for run in runs:
+        del plans[run["mode"]][: len(run["kills"])]
     while any(plans.values()):
         mode = max(plans, key=lambda mode: len(plans[mode]))
-        starts.append({"mode": mode, "kills": []})
+        kills = plans[mode][:KILLS_OF_A_RUN] if mode in unbroken else []
+        run = _Run(workplace, f"{mode}-{len(runs)}-{len(kills)}", mode).play(kills)
+        left = {name: things for name, things in leaks().items() if things}
+        run |= {"leaks": sum(map(len, left.values())), "left": left}
+        if kills:
+            tasks, expected = run.pop("tasks"), unbroken[mode]["tasks"]
+            run["steps_with_other_tasks"] = [step for step in expected if tasks.get(step) != expected[step]]
+            runs.append(run)
+            del plans[mode][: len(run["kills"])]
+        else:
+            unbroken[mode] = run
+        save()
+        if "failed" in run and not run["kills"]:  # nothing that was killed is to blame
+            raise RuntimeError(run["failed"])
+
+
+class _Run:
+    """One run by `arpo-verl train`, to its last step."""
+
+    def __init__(self, workplace: Workplace, name: str, mode: str) -> None:
+        self._mode, self._numbers, self._notes = mode, random.Random(name), Path(os.environ[NOTES_VARIABLE])
+        self._began, self._longest_s = time.time(), 0.0
+        options = (*MODES[mode], *OPTIONS, *ENGINES[mode])
+        self._trainer = workplace.start(name, STEPS, *options, groups=GROUPS, restarts=1000)
+
+    def play(self, plan: list[Kill]) -> Document:
+        """Kill as planned and await the end; return what the run came to."""
+        document: Document = {"mode": self._mode, "kills": []}
         try:
-            _Start(workplace, starts[-1], save).play(plans[mode])
-            left = {name: things for name, things in leaks().items() if things}
-            starts[-1] |= {"leaks": sum(map(len, left.values())), "left": left}
-        finally:  # also where somebody ends the benchmark
-            save()
-
-
-class _Start:
-    """One start of the trainer, to its end."""
-
-    def __init__(self, workplace: Workplace, document: Document, save: Callable[[], None]) -> None:
-        self._document, self._save, self._began = document, save, time.time()
-        mode = document["mode"]
-        self._notes = Path(os.environ[NOTES_VARIABLE])
-        self._trainer = workplace.start(mode, STEPS, *MODES[mode], *OPTIONS, *ENGINES[mode])
-
-    def play(self, plan: list[tuple[str, float]]) -> None:
-        """Take kills from the plan until the run ends, or the plan does."""
-        trainer = self._trainer
-        try:
-            trainer.wait_for(self._has_played, START_S)
-            self._document["started_s"] = round(time.time() - self._began, 1)
-            while plan and not self._document.get("is_over"):
-                kind, seconds = plan.pop(0)
-                self._kill(kind, seconds)
-                self._save()
+            for kill in plan:
+                self._kill(kill, document["kills"])
+            self._wait(self._trainer.has_ended)
+            self._trainer.wait()
         except (RuntimeError, TimeoutError) as error:
-            self._document["failed"] = str(error)[-2000:]
-            if not self._document["kills"]:  # nothing that was killed is to blame
-                raise
+            document["failed"] = str(error)[-2000:]
         finally:
-            trainer.stop()
-            self._document |= self._figures()
+            self._trainer.stop()
+        return document | self._figures()
 
-    def _has_played(self) -> bool:
-        return any(path.stat().st_mtime > self._began for path in self._episodes())
+    def _wait(self, condition: Callable[[], object]) -> None:
+        """Wait for it, and note the longest time in which nothing happened.
 
-    def _episodes(self) -> list[Path]:
-        return list(self._trainer.run_dir.glob("trajectories/step_*/[!.]*/episode.json"))
+        Raises:
+            RuntimeError: the run ended before.
+            TimeoutError: nothing happens any more.
+        """
 
-    def _kill(self, kind: str, seconds: float) -> None:
-        trainer, due = self._trainer, time.monotonic() + seconds
-        trainer.wait_for(lambda: time.monotonic() >= due)
-        victims = [process for process in trainer.processes() if _is(process, KINDS[kind])]
-        if not victims:
-            raise RuntimeError(f"no {kind} to kill among {[_command(process) for process in trainer.processes()]}")
-        steps = len(read_steps(trainer.run_dir))
-        victims[0].kill()
-        killed = time.monotonic()
-        longest_s, seen, changed = 0.0, self._progress(), killed
-        while not (is_over := trainer.has_ended()):
-            time.sleep(0.2)
-            if self._progress() != seen:
-                seen, changed = self._progress(), time.monotonic()
-            longest_s = max(longest_s, time.monotonic() - changed)
-            if len(read_steps(trainer.run_dir)) > steps + GOES_ON_AFTER[kind]:
-                break
-            if time.monotonic() - killed > GIVE_UP_S:
-                is_over = True
-                break
-        self._document["is_over"] = is_over
-        self._document["kills"].append(
-            {
-                **{"kind": kind, "after_s": round(seconds, 1), "steps_before": steps},
-                **{"longest_wait_s": round(longest_s, 1), "hangs": longest_s > MAX_WAIT_S, "is_over": is_over},
-                **{"seconds": round(time.monotonic() - killed, 1), "error": _last_error(trainer) if is_over else ""},
-            }
-        )
+        def is_over() -> bool:
+            time.sleep(POLL_S)
+            waited_s = time.time() - self._progress()
+            self._longest_s = max(self._longest_s, waited_s)
+            if waited_s > GIVE_UP_S:
+                raise TimeoutError(f"nothing happened for {GIVE_UP_S} s:\n{self._trainer.last_words()}")
+            return bool(condition())
+
+        self._trainer.wait_for(is_over)
 
     def _progress(self) -> float:
-        """When something last came into the run's folder."""
-        run_dir = self._trainer.run_dir
-        found = [run_dir / "metrics.jsonl", *run_dir.glob("trajectories/step_*/*"), *run_dir.glob("checkpoints/*/*")]
-        newest = 0.0
-        for path in found:
-            with suppress(OSError):
-                newest = max(newest, path.stat().st_mtime)
+        """When something last came into the run's folder, or the command printed a line."""
+        run_dir, newest = self._trainer.run_dir, self._began
+        for pattern in ("*.json*", self._trainer.log.name, "trajectories/step_*/*", "checkpoints/*/*"):
+            for path in run_dir.glob(pattern):
+                with suppress(OSError):
+                    newest = max(newest, path.stat().st_mtime)
         return newest
 
+    def _kill(self, kill: Kill, kills: list[Document]) -> None:
+        """Kill a process, wait until the run is started again, and note it all."""
+        trainer = self._trainer
+
+        def victims(kind: str) -> list[psutil.Process]:
+            return [each for each in trainer.processes() if KINDS[kind] in _command(each)]
+
+        def is_due() -> bool:
+            starts = read_starts(trainer.run_dir)
+            if not starts or starts[-1]["time"] < self._began or not victims("pool") or not victims(kill.kind):
+                return False
+            return kill.steps is None or (self._plays() and len(read_steps(trainer.run_dir)) >= kill.steps)
+
+        self._wait(is_due)
+        due = time.time() + kill.seconds
+        self._wait(lambda: time.time() >= due or (kill.steps is None and self._plays()))
+        kills.append({"kind": kill.kind, "before_first_episode": not self._plays()})
+        crashes, killed = len(_CRASHED.findall(trainer.output())), time.time()
+        self._numbers.choice(victims(kill.kind)).kill()
+        self._wait(lambda: len(_CRASHED.findall(trainer.output())) > crashes)
+        over = time.time()
+        self._wait(lambda: len(_GOES_ON.findall(trainer.output())) > crashes)
+        self._began = time.time()
+        step, sentence = _CRASHED.findall(trainer.output())[crashes]
+        resumed = int(_GOES_ON.findall(trainer.output())[crashes] or 0)
+        seconds = {"over_after_s": round(over - killed, 1), "again_after_s": round(self._began - killed, 1)}
+        repeated = max(0, int(step or 0) - resumed)
+        kills[-1] |= {**seconds, "resumed_after": resumed, "steps_repeated": repeated, "sentence": sentence[:300]}
+
+    def _plays(self) -> bool:
+        """Whether the present start has begun to play."""
+        return any(p.stat().st_mtime > self._began for p in self._trainer.run_dir.glob("trajectories/step_*/*"))
+
     def _figures(self) -> Document:
-        """What the start came to."""
+        """What the run came to."""
         from chaos import Plan, Played
 
+        run_dir = self._trainer.run_dir
         notes = [json.loads(line) for path in self._notes.glob("verdict-*") for line in path.read_text().splitlines()]
         recorded: dict[str, list[tuple[float, float]]] = {}
-        false = []
-        for path in self._episodes():
+        false: list[str] = []
+        for path in run_dir.glob("trajectories/step_*/[!.]*/episode.json"):
             episode = json.loads(path.read_text())
             row = f"{episode['uid']}_{episode['session']}"
             recorded.setdefault(row, []).append((path.stat().st_mtime, episode["reward"]))
-            if path.stat().st_mtime < self._began or episode["stop_reason"] == "desktop_ended":
+            if episode["stop_reason"] == "desktop_ended":
                 continue
             desktop, began = episode["desktop"].split()[0], episode["started_at"]
             theirs = [
@@ -191,76 +229,80 @@ class _Start:
             earned = episode["reward"] + episode["format_error"]  # a malformed reply costs 1
             if Played(plan, reward=earned, success=episode["success"], notes=theirs).is_false:
                 false.append(str(path.parent))
-        steps = read_steps(self._trainer.run_dir)
+        files = MetricsFiles(run_dir)
+        files.refresh()
+        steps = {step: data for step, data in files.by_step().items() if "replay/injected" in data}
+        groups = {step: read_groups(run_dir, step) for step in steps}
         for step in steps:
-            false += _wrongly_trained(self._trainer.run_dir, step, recorded)
+            false += wrongly_trained(run_dir, step, recorded)
+        trained = Counter(key for step in steps for key in played_rows(groups[step]))
         return {
-            "steps": sorted(steps),
-            "episodes": sum(path.stat().st_mtime >= self._began for path in self._episodes()),
+            "steps": len(steps),
+            "episodes": sum(map(len, recorded.values())),
             "lost": sum(int(data["environment/dropped_sessions"]) for data in steps.values()),
+            "longest_wait_s": round(self._longest_s, 1),
+            "hangs": int(self._longest_s > MAX_WAIT_S),
+            "crashes": len(_CRASHED.findall(self._trainer.output())),
+            "scored_twice": sum(count > 1 for count in trained.values()),
             "false_rewards": len(false),
             "false": false,
+            "tasks": {str(step): sorted(group["task_id"] for group in groups[step]) for step in steps},
         }
 
 
-def _wrongly_trained(run_dir: Path, step: int, recorded: Mapping[str, list[tuple[float, float]]]) -> list[str]:
-    """Rows of a step whose reward is not that of the recorded episode; a replay is an earlier one's.
+def read_groups(run_dir: Path, step: int) -> list[Document]:
+    """The groups that the step was trained on in the end: a start that repeats it appends its own."""
+    path = run_dir / "trajectories" / f"step_{step:06d}" / "groups.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()][-GROUPS:] if path.is_file() else []
+
+
+def played_rows(groups: list[Document]) -> dict[str, float]:
+    """The rewards of the rows that are no replays, which are an earlier step's."""
+    rows = [(group["uid"], row) for group in groups for row in group["rows"]]
+    return {f"{uid}_{row['session']}": row["reward"] for uid, row in rows if row["replay"] is None}
+
+
+def wrongly_trained(run_dir: Path, step: int, recorded: Mapping[str, list[tuple[float, float]]]) -> list[str]:
+    """Rows of a step whose reward is not that of the recorded episode.
 
     Args:
         recorded: when each row's episodes were over, and their rewards: what a killed start had not trained on yet is
             played again under the same name. The newest before the step was over counts.
     """
-    path = run_dir / "trajectories" / f"step_{step:06d}" / "groups.jsonl"
-    groups = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-    rows = {f"{group['uid']}_{row['session']}": row for group in groups for row in group["rows"]}
     wrong = []
-    for episode, row in rows.items():
-        played = [each for each in recorded.get(episode, ()) if each[0] <= path.stat().st_mtime]
-        if row["replay"] is None and played and abs(row["reward"] - max(played)[1]) > 1e-6:
-            wrong.append(f"step {step}: {episode} was trained on with {row['reward']}, recorded with {max(played)[1]}")
+    for episode, reward in played_rows(read_groups(run_dir, step)).items():
+        over = (run_dir / "trajectories" / f"step_{step:06d}" / "groups.jsonl").stat().st_mtime
+        played = [each for each in recorded.get(episode, ()) if each[0] <= over]
+        if played and abs(reward - max(played)[1]) > 1e-6:
+            wrong.append(f"step {step}: {episode} was trained on with {reward}, recorded with {max(played)[1]}")
     return wrong
 
 
-def _is(process: psutil.Process, words: tuple[str, ...]) -> bool:
-    return any(word in _command(process).lower().replace("_", "") for word in words)
-
-
 def _command(process: psutil.Process) -> str:
-    """Its first two words."""
+    """Its first two words, in small letters without underscores."""
     try:
-        return " ".join(process.cmdline()[:2])
+        return " ".join(process.cmdline()[:2]).lower().replace("_", "")
     except psutil.Error:  # it has ended
         return ""
 
 
-def _last_error(trainer: TrainerRun) -> str:
-    """What the run said at its end."""
-    plain = re.sub(r"\x1b\[[\d;]*m", "", trainer.output())
-    found: list[str] = re.findall(r"^.*?((?:\w+\.)*\w+Error: .*|\w*GCS .*)$", plain, re.MULTILINE)
-    return found[-1][:600] if found else plain[-300:]
-
-
-def summarize(starts: list[Document]) -> Document:
-    """Figures of all starts."""
-    kills = [(start["mode"], kill) for start in starts for kill in start["kills"]]
-    by_kind = {
-        f"{mode}/{kind}": {
-            "kills": len(those),
-            "hangs": sum(kill["hangs"] for kill in those),
-            "longest_wait_s": max(kill["longest_wait_s"] for kill in those),
-            "over_after_s": [kill["seconds"] for kill in those if kill["is_over"]],
-        }
-        for mode in MODES
-        for kind in KINDS
-        if (those := [kill for where, kill in kills if (where, kill["kind"]) == (mode, kind)])
-    }
-    totals = {name: sum(start.get(name, 0) for start in starts) for name in ("episodes", "false_rewards", "leaks")}
+def summarize(document: Document) -> Document:
+    """Figures of all runs, behind what they are of."""
+    runs = document["runs"]
+    kills = [(run["mode"], kill) for run in runs for kill in run["kills"] if "sentence" in kill]
+    seconds: dict[str, list[float]] = {}
+    repeated: dict[str, list[int]] = {}
+    for mode, kill in kills:
+        seconds.setdefault(f"{mode}/{kill['kind']}", []).append(kill["over_after_s"])
+        repeated.setdefault(kill["kind"], []).append(kill["steps_repeated"])
+    names = ("hangs", "episodes", "lost", "false_rewards", "scored_twice", "leaks")
     return {
         "kills": len(kills),
-        "hangs": sum(kill["hangs"] for _, kill in kills),
-        **totals,
-        "lost": sum(start.get("lost", 0) for start in starts),
-        "failed_starts": sum("failed" in start for start in starts),
-        "by_kind": by_kind,
-        "starts": starts,
+        "before_first_episode": sum(kill["before_first_episode"] for _, kill in kills),
+        "unfinished_runs": sum("failed" in run or run["steps"] != STEPS for run in runs),
+        "steps_with_other_tasks": sum(len(run["steps_with_other_tasks"]) for run in runs),
+        **{name: sum(run[name] for run in (*runs, *document["unbroken"].values())) for name in names},
+        "steps_repeated": repeated,
+        "over_after_s": seconds,
+        **document,
     }

@@ -89,16 +89,14 @@ class Workplace:
     def policy(self) -> Path:
         return self.folder / "policy"
 
-    def start(
-        self, name: str, steps: int, *overrides: str, groups: int = GROUPS, env: Mapping[str, str] | None = None
-    ) -> TrainerRun:
+    def start(self, name: str, steps: int, *overrides: str, groups: int = GROUPS, **options: Any) -> TrainerRun:
         """Start the trainer in the subfolder `name`, to the end of step `steps`; a step has each task equally often."""
         fixed = [f"actor_rollout_ref.model.path={self.policy}", f"data.train_files={self.tasks}"]
         fixed += [f"data.val_files={self.tasks}", f"+data.tasks.repeat={groups // len(TASKS)}"]
         fixed += [f"data.train_batch_size={groups}", f"actor_rollout_ref.actor.ppo_mini_batch_size={groups}"]
         fixed += [f"trainer.total_training_steps={steps}", f"trainer.total_epochs={steps}"]
         fixed += ["trainer.val_before_train=false", "trainer.test_freq=-1"]
-        return TrainerRun(self.folder / name, *fixed, *overrides, env=env)
+        return TrainerRun(self.folder / name, *fixed, *overrides, **options)
 
 
 class TrainerRun:
@@ -113,6 +111,7 @@ class TrainerRun:
         recipe: its file.
         cwd: the checkout that it runs in.
         group: counts its processors' time.
+        restarts: start it by `arpo-verl train`, which starts it again so often; None starts veRL's own command.
     """
 
     def __init__(
@@ -123,15 +122,18 @@ class TrainerRun:
         recipe: Path = EMBEDDED,
         cwd: Path = ROOT,
         group: CpuGroup | None = None,
+        restarts: int | None = None,
     ) -> None:
-        command = [sys.executable, "-m", "verl.trainer.main_ppo", "--config-dir", str(recipe.parent)]
-        self._command = [*command, "--config-name", recipe.stem, f"run_dir={run_dir}", *overrides]
+        stock = ["verl.trainer.main_ppo", "--config-dir", str(recipe.parent), "--config-name", recipe.stem]
+        front = ["arpo_verl.cli.main", "train", str(recipe), f"--restarts={restarts}"]
+        module = stock if restarts is None else front
+        self._command = [sys.executable, "-m", *module, f"run_dir={run_dir}", *overrides]
         self._env = {**os.environ, "VERL_PLATFORM": "cpu", **(env or {})}
         self._env.pop("ARPO_VERL_RUN", None)  # a run gets it by its recipe
         self._cwd = cwd
         self._group = group
         self.run_dir = run_dir
-        self._log = run_dir / "output.log"
+        self.log = run_dir / ("output.log" if restarts is None else "front.log")
         self._starts = 0
         run_dir.mkdir(parents=True, exist_ok=True)
         self._start()
@@ -143,7 +145,7 @@ class TrainerRun:
 
     def _start(self) -> None:
         self._starts += 1
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             self._log_begin = log.tell()
             self._process = psutil.Popen(
                 self._command,
@@ -221,7 +223,7 @@ class TrainerRun:
 
     def output(self) -> str:
         """Of this start."""
-        return self._log.read_bytes()[self._log_begin :].decode(errors="replace")
+        return self.log.read_bytes()[self._log_begin :].decode(errors="replace")
 
     def last_words(self) -> str:
         """The end of the output."""

@@ -10,12 +10,17 @@ is that of its parent folder.
 from __future__ import annotations
 
 import argparse
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
 from PIL import Image
-from playwright.sync_api import Page
-from viewer import chromium, served
+from playwright.sync_api import Page, sync_playwright
 
 from arpo_verl.records.run import open_run
 from arpo_verl.records.runs import RunsFolder
@@ -25,6 +30,31 @@ OUT = Path(__file__).parents[1] / "docs" / "images" / "viewer"
 WIDTH = 1280
 RUNNING = "() => document.querySelectorAll('.running .badge').length >= 4"
 COLORS = 128
+
+
+@contextmanager
+def served(run_dir: Path) -> Iterator[str]:
+    """The address of a viewer of this run, just started."""
+    command = [sys.executable, "-m", "arpo_verl.cli.main", "view", str(run_dir), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = re.search(r"http://\S+", process.stdout.readline())
+            assert address is not None
+            yield address[0]
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+@contextmanager
+def chromium() -> Iterator[Page]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium")
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.set_default_timeout(60_000)
+        page.goto("about:blank")
+        yield page
+        browser.close()
 
 
 def picture(page: Page, address: str, out: Path, height: int) -> None:

@@ -35,7 +35,7 @@ _LASTING = re.compile(
 """Errors that another start would meet again, in a traceback."""
 _FULL = re.compile(r"No space left on device|Disk quota exceeded")
 _NO_HUB = re.compile(r"couldn't connect to 'http|outgoing traffic has been disabled|LocalEntryNotFoundError")
-_NO_HEAD = re.compile(r"GCS may have been killed|Ray's head process \(gcs_server\) has ended")
+_NO_HEAD = re.compile(r"GCS may have been killed")
 _PORT = re.compile(r"Address already in use|EADDRINUSE")
 
 

@@ -35,7 +35,7 @@ RUN_DIR_VARIABLE = "ARPO_VERL_RUN_DIR"
 POLL_S = 5.0
 REFUSALS = 3
 """Looks in a row at which nothing listens at the head's port, after which the head counts as gone."""
-GO_ON = "Then start the same command again: it resumes from the last checkpoint."
+GO_ON = "A new start resumes from the last checkpoint."
 _CONNECT_S = 5.0
 _CHARACTERS = 400
 """Most characters of an error in a message."""

@@ -65,7 +65,8 @@ def test_plans_are_the_same_for_a_seed_and_every_fault_comes_as_often():
 def test_kills_are_the_same_for_a_seed_and_each_mode_has_its_share_of_every_kind():
     kills = chaos_training.draw_kills(3, "sync", 10)
     assert kills == chaos_training.draw_kills(3, "sync", 12)[:10] != chaos_training.draw_kills(3, "colocate_async", 10)
-    assert Counter(kind for kind, _ in kills) == chaos_training.SHARES
+    assert Counter(kill.kind for kill in kills) == dict.fromkeys(chaos_training.KINDS, 2)
+    assert sum(kill.steps is None for kill in kills) == 2
 
 
 def test_a_row_that_was_trained_on_with_another_reward_than_its_episode_is_found(tmp_path):
@@ -75,25 +76,32 @@ def test_a_row_that_was_trained_on_with_another_reward_than_its_episode_is_found
         {"session": 3, "reward": 1.0, "replay": {"step": 1}}
     ]
     groups = folder / "groups.jsonl"
-    groups.write_text(json.dumps({"uid": "u", "rows": rows}) + "\n")
+    of_killed = json.dumps({"uid": "k", "rows": [{"session": 0, "reward": 9.0, "replay": None}]}) + "\n"
+    others = [json.dumps({"uid": f"o{n}", "rows": []}) + "\n" for n in range(chaos_training.GROUPS - 1)]
+    groups.write_text("".join([of_killed, *others, json.dumps({"uid": "u", "rows": rows}) + "\n"]))
     now = groups.stat().st_mtime
     recorded = {
         "u_0": [(now - 2, 0.0), (now - 1, 1.0), (now + 1, 0.0)],  # a killed start's, the step's own, a later start's
         "u_1": [(now - 1, 0.0)],
         "u_3": [(now - 1, 0.0)],
+        "k_0": [(now - 1, 0.0)],
     }  # session 2 was not recorded
-    (found,) = chaos_training._wrongly_trained(tmp_path, 2, recorded)
+    (found,) = chaos_training.wrongly_trained(tmp_path, 2, recorded)
     assert found == "step 2: u_1 was trained on with 1.0, recorded with 0.0"
 
 
 def test_figures_of_both_parts_add_up():
-    start = {"mode": "sync", "episodes": 60, "lost": 2, "false_rewards": 1, "leaks": 3}
-    kill = {"kind": "worker", "hangs": True, "longest_wait_s": 130.0, "seconds": 140.0, "is_over": False}
-    training = chaos_training.summarize([{**start, "kills": [kill]}, {"mode": "sync", "kills": [], "failed": "why"}])
-    assert (training["kills"], training["failed_starts"]) == (1, 1)
-    desktops = {"episodes": 40, "lost_sessions_share": 0.05, "false_rewards": 0, "leaks": 1}
+    kill = {"kind": "worker", "before_first_episode": True, "over_after_s": 7.0, "steps_repeated": 3, "sentence": "it"}
+    run = {"mode": "sync", "kills": [kill], "steps": chaos_training.STEPS, "steps_with_other_tasks": [4], "hangs": 1}
+    run |= {"episodes": 60, "lost": 2, "false_rewards": 1, "leaks": 3, "scored_twice": 0}
+    failed = {**run, "kills": [{"kind": "pool"}], "failed": "why"}
+    unbroken = {**run, "hangs": 0, "episodes": 0, "lost": 0, "false_rewards": 0, "leaks": 0}
+    training = chaos_training.summarize({"runs": [run, failed], "unbroken": {"sync": unbroken}})
+    assert (training["kills"], training["unfinished_runs"], training["steps_with_other_tasks"]) == (1, 1, 2)
+    desktops = {"episodes": 80, "lost_sessions_share": 0.05, "false_rewards": 0, "leaks": 1}
     totals = chaos.totals({"desktops": desktops, "training": training})
-    assert totals == {"hangs": 1, "false_rewards": 1, "leaks": 4, "lost_sessions_share": 0.04}
+    figures = {"hangs": 2, "false_rewards": 2, "leaks": 7, "lost_sessions_share": 0.04}
+    assert totals == {**figures, "steps_repeated": {"worker": [3]}}
 
 
 def test_the_truth_follows_no_link_of_the_guests(tmp_path):
@@ -131,4 +139,5 @@ def test_in_small_no_reward_is_false_and_nothing_is_left(tmp_path):
     assert (figures["hangs"], figures["false_rewards"], figures["leaks"]) == (0, 0, 0), figures
     assert sum(kind["injected"] for kind in figures["desktops"]["faults"].values()) > 15
     assert figures["lost_sessions_share"] == figures["desktops"]["outage"]["lost"] == 0
-    assert [kill["kind"] for start in figures["training"]["starts"] for kill in start["kills"]] == ["worker", "storage"]
+    (run,) = figures["training"]["runs"]
+    assert len(run["kills"]) == 2 and (run["steps"], run["steps_with_other_tasks"]) == (chaos_training.STEPS, [])
