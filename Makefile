@@ -133,7 +133,7 @@ $(EASYR1_VENV)/.ready: setup.py
 	$(EASYR1_VENV)/bin/python -m pip install --quiet --disable-pip-version-check uv
 	$(EASYR1_VENV)/bin/uv pip install --quiet --python $(EASYR1_VENV)/bin/python \
 		$(shell sed -nE 's/^ *"((torch|torchvision)==[^"]*)",$$/\1/p' setup.py) "transformers>=4.54,<5" accelerate codetiming \
-		datasets einops hypothesis msgspec "omegaconf<2.4" pandas peft psutil pyarrow pytest qwen-vl-utils "ray[default]" tensorboard tensordict \
+		datasets einops hypothesis "omegaconf<2.4" pandas peft psutil pyarrow pytest qwen-vl-utils "ray[default]" tensorboard tensordict \
 		torchdata -e ".[osworld,desktop]"
 	$(EASYR1_VENV)/bin/python -c "import pathlib, sysconfig; pathlib.Path(sysconfig.get_path('purelib'), 'easyr1.pth').write_text('$(abspath $(EASYR1_HOME))')"
 	$(EASYR1_VENV)/bin/arpo-verl install-osworld

@@ -38,7 +38,6 @@ EXTRAS = {
         "transformers==5.9.0",
         "TransferQueue",
         "pyzmq",
-        "msgspec",
         "qwen-vl-utils",
         "cachetools",
         "tensorboard",

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from arpo_verl.errors import ActionError, ConfigError
 from arpo_verl.models.family import ModelFamily
+from arpo_verl.records.episode_file import EpisodeFile
 from arpo_verl.types import Size
 from arpo_verl.untrusted import MOST_JSON_BYTES, parse_json, read_text
 
@@ -48,15 +51,12 @@ def split_replies(text: str) -> tuple[str, ...]:
 
 def _recorded(path: Path, text: str) -> Replies:
     try:
-        episode = parse_json(text)
-        size, texts = episode.get("image_size"), tuple(turn["text"] for turn in episode["turns"])
-        if not all(isinstance(one, str) for one in texts) or not all(type(one) is int for one in size or ()):
-            raise ValueError("a text or a size that is none")
-        return Replies(texts, Size(*size) if size else None)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        episode = msgspec.convert(parse_json(text), EpisodeFile)
+        return Replies(tuple(turn.text for turn in episode.turns), episode.image_size)
+    except ValueError as error:
         raise ConfigError(
             f"--replies must be an episode.json as a run records it, or text with {SEPARATOR} lines between replies, "
-            f"got {path} with {type(error).__name__}: {error}"
+            f"got {path}: {error}"
         ) from error
 
 

@@ -18,21 +18,55 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.evaluation.results import Evaluated, FailedTrial, Result, Trial
 from arpo_verl.files import write_whole
 from arpo_verl.records.documents import folder_of
 from arpo_verl.records.episode_folder import remove_unfinished
-from arpo_verl.records.json_files import append_objects, as_number, read_json_object, read_objects
-from arpo_verl.records.layout import EVALUATION_FILE, FAULTS_FILE, HIDDEN, TRAJECTORIES, read_episode, step_folder
+from arpo_verl.records.json_files import Count, append_objects, read_json, read_lines
+from arpo_verl.records.layout import EPISODE_FILE, EVALUATION_FILE, FAULTS_FILE, HIDDEN, TRAJECTORIES, step_folder
 from arpo_verl.types import EpisodeId, StopReason, Task
 
 _LOCK = ".in-use"
-# Errors of reading an incomplete record, as after a power failure, or a foreign one: it counts as missing.
-_BROKEN = (OSError, ValueError, KeyError, TypeError)
 _UID = re.compile(r"[0-9a-f]{12}-([0-9]{1,9})")
+
+
+_Score = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class _Settings(msgspec.Struct):
+    max_steps: list[Count]
+
+
+class _Task(msgspec.Struct):
+    task_id: str
+    domain: str
+
+
+class _EvaluationFile(msgspec.Struct):
+    settings: _Settings
+    tasks: list[_Task]
+
+
+class _Verdict(msgspec.Struct):
+    turns: Count
+    success: _Score
+
+
+class _Episode(msgspec.Struct):
+    """What results are made from in `episode.json`."""
+
+    task_id: str
+    uid: str
+    session: Count
+    num_turns: Count
+    stop_reason: StopReason
+    success: _Score
+    verdicts: list[_Verdict] = []
 
 
 class EvaluationFolder:
@@ -48,15 +82,15 @@ class EvaluationFolder:
     def __init__(self, path: Path):
         self.path = path
         try:
-            content = read_json_object(path / EVALUATION_FILE)
-            self.settings: Mapping[str, Any] = content["settings"]
-            self._domains = {str(task["task_id"]): str(task["domain"]) for task in content["tasks"]}
-            self._budgets = sorted(int(budget) for budget in self.settings["max_steps"])
+            self.content = read_json(path / EVALUATION_FILE, dict[str, Any])
+            file = msgspec.convert(self.content, _EvaluationFile)
         except FileNotFoundError as error:
             raise ConfigError(f"{path} must be an evaluation's folder, got one without an {EVALUATION_FILE}") from error
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            expected = f"an evaluation's folder, with its {EVALUATION_FILE}"
-            raise ConfigError(f"{path} must be {expected}: {type(error).__name__}: {error}") from error
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path} must be an evaluation's folder, with its {EVALUATION_FILE}: {error}") from error
+        self.settings: Mapping[str, Any] = self.content["settings"]
+        self._domains = {task.task_id: task.domain for task in file.tasks}
+        self._budgets = sorted(file.settings.max_steps)
 
     @classmethod
     @contextlib.contextmanager
@@ -78,7 +112,7 @@ class EvaluationFolder:
             if not file.exists():
                 write_whole(file, json.dumps(content, indent=1).encode() + b"\n")
             folder = cls(path)
-            _check_same(path, read_json_object(file), content)
+            _check_same(path, folder.content, content)
             remove_unfinished(path / TRAJECTORIES)
             yield folder
 
@@ -107,7 +141,8 @@ class EvaluationFolder:
             found |= {(result.task_id, result.budget, result.run): result for result in results}
         place = {task_id: number for number, task_id in enumerate(self._domains)}
         ordered = sorted(found.values(), key=lambda result: (place[result.task_id], result.budget, result.run))
-        faults = {(f.task_id, f.max_steps, f.run): f for f in map(_fault, read_objects(self.path / FAULTS_FILE)) if f}
+        lines = read_lines(self.path / FAULTS_FILE, FailedTrial)
+        faults = {(fault.task_id, fault.max_steps, fault.run): fault for fault in lines}
         unsettled = tuple(fault for key, fault in faults.items() if key not in found and fault.task_id in place)
         return Evaluated(tuple(ordered), unsettled, self.settings, dict(self._domains))
 
@@ -121,26 +156,25 @@ class EvaluationFolder:
 
     def _read_episode(self, place: Path) -> tuple[Trial, tuple[Result, ...]] | None:
         """Return a trial and its results; None if its record is broken, or in another record's place."""
-        with contextlib.suppress(*_BROKEN):
-            content = read_episode(self.trajectories / place)
-            uid = _UID.fullmatch(content["uid"])
-            if uid and content["task_id"] in self._domains:
-                trial = Trial(content["task_id"], int(content["session"]), int(uid[1]))
-                if content["uid"] == uid_of(trial) and _place(trial) == place:
+        # A record may be incomplete, as after a power failure, or a foreign one: it counts as missing.
+        with contextlib.suppress(OSError, ValueError):
+            content = read_json(self.trajectories / place / EPISODE_FILE, _Episode)
+            uid = _UID.fullmatch(content.uid)
+            if uid and content.task_id in self._domains:
+                trial = Trial(content.task_id, content.session, int(uid[1]))
+                if content.uid == uid_of(trial) and _place(trial) == place:
                     return trial, self._results(trial, content, str(place))
         return None
 
-    def _results(self, trial: Trial, content: Mapping[str, Any], episode_id: str) -> tuple[Result, ...]:
-        turns, stop_reason = int(content["num_turns"]), StopReason(content["stop_reason"])
-        success = _score(content["success"])
-        if not 0 <= turns <= trial.max_steps:
-            raise ValueError(f"an episode must have at most {trial.max_steps} turns, got {turns}")
-        midway = {int(one["turns"]): _score(one["success"]) for one in content.get("verdicts", ())}
+    def _results(self, trial: Trial, content: _Episode, episode_id: str) -> tuple[Result, ...]:
+        if content.num_turns > trial.max_steps:
+            raise ValueError(f"an episode must have at most {trial.max_steps} turns, got {content.num_turns}")
+        midway = {verdict.turns: verdict.success for verdict in content.verdicts}
         results = []
         for budget in self._budgets:
             # An episode that ended within a smaller budget would have ended in the same way there.
-            if budget == trial.max_steps or (budget < trial.max_steps and turns <= budget):
-                outcome = (success, turns, stop_reason)
+            if budget == trial.max_steps or (budget < trial.max_steps and content.num_turns <= budget):
+                outcome = (content.success, content.num_turns, content.stop_reason)
             elif budget < trial.max_steps and budget in midway:
                 outcome = (midway[budget], budget, StopReason.STEP_LIMIT)
             else:
@@ -158,21 +192,6 @@ def uid_of(trial: Trial) -> str:
 def _place(trial: Trial) -> Path:
     """Return the folder of the trial's episode, below the trajectories."""
     return folder_of(EpisodeId(0, uid_of(trial), trial.run), trial.task_id)
-
-
-def _fault(line: Mapping[str, Any]) -> FailedTrial | None:
-    try:
-        trial = str(line["task_id"]), int(line["run"]), int(line["max_steps"])
-        return FailedTrial(*trial, str(line["error"]), str(line["message"]))
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def _score(value: object) -> float:
-    score = as_number(value)
-    if score is None or not 0 <= score <= 1:
-        raise ValueError(f"a score must be in [0, 1], got {value!r}")
-    return float(score)
 
 
 def _task_facts(task: Task) -> dict[str, str]:

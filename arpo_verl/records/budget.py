@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from arpo_verl.records.layout import is_screenshot, read_episode, step_of
+from arpo_verl.records.episode_file import read_episode
+from arpo_verl.records.layout import is_screenshot, step_of
 from arpo_verl.records.listing import StepListings
 
 logger = logging.getLogger(__name__)
@@ -175,7 +176,7 @@ def _measure(path: str) -> _RecordedEpisode:
 
 def _is_validation(episode: _RecordedEpisode) -> bool:
     try:
-        return read_episode(Path(episode.path)).get("validation") is True
+        return read_episode(Path(episode.path)).validation is True
     except (OSError, ValueError):
         return False
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from arpo_verl.files import replace_directory, write_whole
 from arpo_verl.records.documents import EpisodeRecord
+from arpo_verl.records.episode_file import read_episode
 from arpo_verl.records.layout import (
     EPISODE_FILE,
     HARNESS_LOG_FILE,
@@ -21,7 +22,6 @@ from arpo_verl.records.layout import (
     LIVE_FILE,
     TOKENS_FILE,
     is_screenshot,
-    read_episode,
     screenshot_name,
 )
 from arpo_verl.records.listing import StepListings
@@ -155,7 +155,7 @@ def add_missing_screenshots(folder: Path, screenshots: Sequence[bytes]) -> None:
         OSError: the files cannot be written.
     """
     try:
-        names = read_episode(folder)["screenshots"]
+        names = read_episode(folder).screenshots
     except FileNotFoundError:
         return
     for name, screenshot in zip(names, screenshots, strict=False):

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from arpo_verl.records.json_files import append_objects, as_number, read_objects
+from arpo_verl.records.json_files import Number, append_objects, read_lines
 from arpo_verl.records.layout import FAULTS_FILE
 from arpo_verl.untrusted import printable
 
@@ -18,7 +18,7 @@ from arpo_verl.untrusted import printable
 class Fault:
     """One fault that ended a start of a run."""
 
-    time: float
+    time: Number
     """Unix time in seconds."""
     sentence: str
     """What happened and what to do, on one line."""
@@ -35,9 +35,4 @@ def note_fault(run_dir: Path, sentence: str) -> None:
 
 def read_faults(run_dir: Path) -> list[Fault]:
     """Return the run's faults, the oldest first, without damaged lines; empty without a file."""
-    return [fault for line in read_objects(run_dir / FAULTS_FILE) if (fault := _fault(line)) is not None]
-
-
-def _fault(line: dict[str, object]) -> Fault | None:
-    at, sentence = as_number(line.get("time")), line.get("sentence")
-    return Fault(at, printable(sentence)) if at is not None and isinstance(sentence, str) else None
+    return [Fault(line.time, printable(line.sentence)) for line in read_lines(run_dir / FAULTS_FILE, Fault)]

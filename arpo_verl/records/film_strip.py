@@ -13,8 +13,8 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from arpo_verl.errors import ImageError
 from arpo_verl.images import MAX_BYTES, read_image
-from arpo_verl.records.json_files import as_number
-from arpo_verl.records.layout import read_episode, screenshot_names
+from arpo_verl.records.episode_file import RecordedAction, read_episode
+from arpo_verl.records.layout import screenshot_names
 from arpo_verl.untrusted import read_regular
 
 MOST_FRAMES = 100
@@ -53,13 +53,12 @@ def recorded_frames(folder: Path) -> list[Frame]:
         ValueError: the episode's file is incomplete.
     """
     content, on_disk = read_episode(folder), set(screenshot_names(folder))
-    turns, names = (value if isinstance(value, list) else [] for value in map(content.get, ("turns", "screenshots")))
     frames = []
-    for turn in [turn for turn in turns if isinstance(turn, dict)][:MOST_FRAMES]:
-        number = turn.get("screenshot")
-        name = names[number] if type(number) is int and 0 <= number < len(names) else None
-        shot = _read(folder / name) if isinstance(name, str) and name in on_disk else None
-        frames.append(Frame(shot, str(turn.get("text") or "")[:_MOST_TEXT], tuple(_points(turn.get("actions")))))
+    for turn in content.turns[:MOST_FRAMES]:
+        number = turn.screenshot
+        name = content.screenshots[number] if number is not None and 0 <= number < len(content.screenshots) else None
+        shot = _read(folder / name) if name in on_disk else None
+        frames.append(Frame(shot, turn.text[:_MOST_TEXT], tuple(_points(turn.actions))))
     return frames
 
 
@@ -70,14 +69,11 @@ def _read(path: Path) -> bytes | None:
         return None
 
 
-def _points(actions: object) -> Iterator[tuple[float, float]]:
-    for action in actions if isinstance(actions, list) else []:
-        places = [action.get(name) for name in ("point", "start", "end")] if isinstance(action, dict) else []
-        for place in places:
-            numbers = [as_number(value) for value in place] if isinstance(place, list) and len(place) == 2 else []
-            x, y = numbers or (None, None)
-            if x is not None and y is not None and max(abs(x), abs(y)) < _MOST_PIXELS:
-                yield x, y
+def _points(actions: Sequence[RecordedAction]) -> Iterator[tuple[float, float]]:
+    for action in actions:
+        for place in (action.point, action.start, action.end):
+            if place is not None and max(map(abs, place)) < _MOST_PIXELS:
+                yield place
 
 
 def thumbnail(frame: Frame, width: int) -> Image.Image:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from arpo_verl.records.json_files import GrowingFile, append_objects, as_number
+import msgspec
+
+from arpo_verl.records.json_files import GrowingFile, Integer, append_objects
 from arpo_verl.tasks.frontier import TaskEstimate
 
 
@@ -32,28 +33,21 @@ class RecordedEstimate(TaskEstimate):
     """The training step before the estimate."""
 
 
+class _Line(msgspec.Struct):
+    step: Integer
+    tasks: list[TaskEstimate]
+
+
 class FrontierFile:
     """This reads the growing file. It is not thread-safe: its `Run` locks."""
 
     def __init__(self, path: Path):
-        self._file = GrowingFile(path)
+        self._file = GrowingFile(path, _Line)
         self._by_task: dict[str, RecordedEstimate] = {}
 
     def refresh(self) -> list[RecordedEstimate]:
         """Return the last estimate of every task, by id; empty if the run draws uniformly."""
         for line in self._file.read_new(forget=self._by_task.clear):
-            step, tasks = line.get("step"), line.get("tasks")
-            if isinstance(step, int) and isinstance(tasks, list):
-                read = [estimate for task in tasks if (estimate := _estimate(task, step)) is not None]
-                self._by_task.update({estimate.task_id: estimate for estimate in read})
+            read = [RecordedEstimate(**asdict(estimate), step=line.step) for estimate in line.tasks]
+            self._by_task.update({estimate.task_id: estimate for estimate in read})
         return [self._by_task[task_id] for task_id in sorted(self._by_task)]
-
-
-def _estimate(task: Any, step: int) -> RecordedEstimate | None:
-    if not isinstance(task, dict) or not isinstance(task.get("task_id"), str):
-        return None
-    rate, low, high, share = (as_number(task.get(name)) for name in ("rate", "low", "high", "share"))
-    drawn = task.get("drawn")
-    if rate is None or low is None or high is None or share is None or not isinstance(drawn, int):
-        return None
-    return RecordedEstimate(task["task_id"], rate, low, high, drawn, share, step)

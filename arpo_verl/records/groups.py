@@ -4,43 +4,51 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from arpo_verl.records.json_files import GrowingFile, as_number
+import msgspec
+
+from arpo_verl.records.json_files import GrowingFile, Integer, Number
 from arpo_verl.records.layout import GROUPS_FILE
 from arpo_verl.records.summaries import EpisodeKey, EpisodeSummary
 
 
-@dataclass(frozen=True, slots=True)
-class TrainedRow:
-    """This is a trained member of a group: an episode, with one or several rows of tokens."""
+class TrainedRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A trained member of a group: an episode, with one or several rows of tokens."""
 
-    uid: str
-    task_id: str | None
-    session: int
-    step: int | None
-    reward: float | None
-    advantage: float | None
-    replaced: bool
-    """Whether a replay replaced the episode; then reward and advantage are the replay's."""
-    replay: EpisodeKey | None
+    uid: str = ""
+    task_id: str | None = None
+    session: Integer
+    step: Integer | None = None
+    reward: Number | None = None
+    advantage: Number | None = None
+    replay: EpisodeKey | None = None
     """The replayed episode, without uid and session if another run recorded it."""
 
+    @property
+    def replaced(self) -> bool:
+        """Whether a replay replaced the episode; then reward and advantage are the replay's."""
+        return self.replay is not None
 
-@dataclass(frozen=True, slots=True)
-class TrainedGroup:
-    """These are the episodes of one prompt that a step trained on together, by session."""
+
+class TrainedGroup(msgspec.Struct, frozen=True):
+    """The episodes of one prompt that a step trained on together, by session."""
 
     uid: str
-    task_id: str | None
-    step: int | None
     rows: tuple[TrainedRow, ...]
+    task_id: str | None = None
+    step: Integer | None = None
 
     def records(self) -> list[dict[str, Any]]:
         """Return the rows as plain values, for a table."""
-        return [{field.name: getattr(row, field.name) for field in fields(row)} for row in self.rows]
+        return [{**msgspec.structs.asdict(row), "replaced": row.replaced} for row in self.rows]
+
+    def trained_rows(self) -> list[TrainedRow]:
+        """Return the rows of a line of `groups.jsonl`, where only the group names prompt, task and step."""
+        place = {"uid": self.uid, "task_id": self.task_id, "step": self.step}
+        return [msgspec.structs.replace(row, **place) for row in self.rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +70,16 @@ class Groups:
 
     def __init__(self, root: Path):
         self.root = root
-        self._files: dict[str, GrowingFile] = {}
+        self._files: dict[str, GrowingFile[TrainedGroup]] = {}
         self._rows: dict[str, dict[tuple[str, int], TrainedRow]] = defaultdict(dict)
 
     def refresh(self, steps: Iterable[str]) -> bool:
         """Read what was appended in these step folders; return whether there was anything."""
         changed = False
         for step in steps:
-            file = self._files.setdefault(step, GrowingFile(self.root / step / GROUPS_FILE))
+            file = self._files.setdefault(step, GrowingFile(self.root / step / GROUPS_FILE, TrainedGroup))
             lines = file.read_new(forget=self._rows[step].clear)
-            rows = [row for line in lines for row in _rows_of(line)]
+            rows = [row for line in lines for row in line.trained_rows()]
             self._rows[step].update({(row.uid, row.session): row for row in rows})
             changed = changed or bool(lines)
         return changed
@@ -88,7 +96,7 @@ class TrainingIndex:
         self._ids: dict[EpisodeKey, str] = {}
         self._members: dict[str, dict[int, str]] = defaultdict(dict)
         for episode in episodes:
-            self._ids[episode.key] = self._ids[episode.key._replace(step=None)] = episode.id
+            self._ids[episode.key] = self._ids[EpisodeKey(None, episode.uid, episode.session)] = episode.id
             self._members[episode.uid][episode.session] = episode.id
         self._rows: dict[str, dict[int, TrainedRow]] = defaultdict(dict)
         for (uid, session), row in rows.items():
@@ -128,34 +136,3 @@ class TrainingIndex:
             )
             for episode_id in {*trained, *replayed_into}
         }
-
-
-def _rows_of(line: Mapping[str, Any]) -> list[TrainedRow]:
-    rows = line.get("rows")
-    uid, task_id, step = line.get("uid"), line.get("task_id"), line.get("step")
-    if not isinstance(uid, str) or not isinstance(rows, list):
-        return []
-    return [
-        TrainedRow(
-            uid=uid,
-            task_id=task_id if isinstance(task_id, str) else None,
-            session=row["session"],
-            step=step if isinstance(step, int) else None,
-            reward=as_number(row.get("reward")),
-            advantage=as_number(row.get("advantage")),
-            replaced=isinstance(row.get("replay"), dict),
-            replay=_key(row.get("replay")),
-        )
-        for row in rows
-        if isinstance(row, dict) and isinstance(row.get("session"), int)
-    ]
-
-
-def _key(replay: object) -> EpisodeKey | None:
-    if not isinstance(replay, dict):
-        return None
-    step, uid, session = replay.get("step"), replay.get("uid"), replay.get("session")
-    step = step if isinstance(step, int) else None
-    if not isinstance(uid, str) or not isinstance(session, int):
-        return EpisodeKey(step, None, None)
-    return EpisodeKey(step, uid, session)

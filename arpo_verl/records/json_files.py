@@ -6,13 +6,22 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Generic, TypeVar
+
+import msgspec
 
 from arpo_verl import untrusted
 from arpo_verl.untrusted import MOST_JSON_BYTES, open_regular, read_regular
 
 _LARGEST = 1e100
 """Largest number that we accept: no measurement of a run comes near it, and sums stay finite."""
+_END = 1 << 53
+"""Whole numbers must be below this, so that a browser and a chart's floats hold them exactly."""
+Number = Annotated[float, msgspec.Meta(gt=-_LARGEST, lt=_LARGEST)]
+Integer = Annotated[int, msgspec.Meta(gt=-_END, lt=_END)]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=_END)]
+
+T = TypeVar("T")
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -24,22 +33,27 @@ def parse_json(text: str | bytes) -> Any:
     return untrusted.parse_json(text, odd_number=lambda _: None)
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file.
+def read_json(path: Path, kind: type[T], most_bytes: int = MOST_JSON_BYTES) -> T:
+    """Read a JSON file as a `kind`: a struct, a dataclass or another type of msgspec. It ignores unknown fields.
 
     Raises:
         OSError: the file cannot be read, or is no regular file.
-        ValueError: the file has something else.
+        ValueError: the file has something else. The message names the field and the file.
     """
-    content = parse_json(read_regular(path, MOST_JSON_BYTES))
-    if not isinstance(content, dict):
-        raise ValueError(f"must be an object, got a {type(content).__name__}")
-    return content
+    try:
+        return msgspec.convert(parse_json(read_regular(path, most_bytes)), kind)
+    except ValueError as error:
+        raise ValueError(f"{error}, in {path}") from error
 
 
 def read_objects(path: Path) -> list[dict[str, Any]]:
     """Return the objects of a file with one object a line; empty without a file."""
-    return GrowingFile(path).read_new(forget=lambda: None)
+    return read_lines(path, dict[str, Any])
+
+
+def read_lines(path: Path, kind: type[T]) -> list[T]:
+    """Return what a file has of this `kind`, one a line, without other lines; empty without a file."""
+    return GrowingFile(path, kind).read_new(forget=lambda: None)
 
 
 def append_objects(path: Path, objects: Iterable[Mapping[str, Any]]) -> None:
@@ -69,15 +83,16 @@ def as_number(value: object) -> float | None:
     return None
 
 
-class GrowingFile:
-    """This reads a file of JSON objects, one a line, to which another process appends."""
+class GrowingFile(Generic[T]):
+    """A file with a JSON object of this `kind` in each line, to which another process appends."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, kind: type[T]):
         self.path = path
+        self._kind = kind
         self._identity: tuple[int, int] | None = None
         self._offset = 0
 
-    def read_new(self, forget: Callable[[], object]) -> list[dict[str, Any]]:
+    def read_new(self, forget: Callable[[], object]) -> list[T]:
         """Return the objects appended since the last call. It skips other lines; an unfinished last line waits.
 
         Args:
@@ -94,7 +109,7 @@ class GrowingFile:
     def _is_read(self, status: os.stat_result) -> bool:
         return (status.st_dev, status.st_ino, status.st_size) == (*(self._identity or (0, 0)), self._offset)
 
-    def _read(self, file: BinaryIO, forget: Callable[[], object]) -> list[dict[str, Any]]:
+    def _read(self, file: BinaryIO, forget: Callable[[], object]) -> list[T]:
         status = os.fstat(file.fileno())
         identity = (status.st_dev, status.st_ino)
         if identity != self._identity or status.st_size < self._offset:
@@ -104,7 +119,7 @@ class GrowingFile:
         file.seek(self._offset)
         rows = []
         while line := file.readline(MOST_JSON_BYTES):
-            row = _object(line)
+            row = read_line(line, self._kind)
             # The start of an object never parses as one, so a last line that parses only lacks its newline.
             if row is None and not line.endswith(b"\n") and len(line) < MOST_JSON_BYTES:
                 break
@@ -114,9 +129,9 @@ class GrowingFile:
         return rows
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
+def read_line(line: bytes, kind: type[T]) -> T | None:
+    """Read a line of JSON as a `kind`; None if it is something else."""
     try:
-        row = parse_json(line)
+        return msgspec.convert(parse_json(line), kind)
     except ValueError:
         return None
-    return row if isinstance(row, dict) else None

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from arpo_verl.records.json_files import GrowingFile, append_objects
+from arpo_verl.records.json_files import Count, GrowingFile, append_objects
 from arpo_verl.records.summaries import EpisodeKey
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_WHOLE_END = 1 << 53
-"""Whole numbers must be below this, so that a browser can hold them exactly."""
 MIN_EARLIER = 8
 """Least number of earlier attempts: after fewer failures a successful group may be chance."""
 MAX_EARLIER_SUCCESS = 0.05
@@ -33,12 +31,12 @@ class Jump:
     """This is a group whose attempts all succeeded, of a task that hardly any earlier attempt had solved."""
 
     task_id: str
-    step: int
+    step: Count
     """The training step of the group."""
-    earlier: int
+    earlier: Count
     """The number of earlier attempts of the task."""
     uid: str
-    session: int
+    session: Count
     """The session of the group's first attempt; with `uid` it names the first of these successes."""
 
     @property
@@ -95,21 +93,10 @@ class JumpsFile:
     """This reads the growing file. It is not thread-safe: its `Run` locks."""
 
     def __init__(self, path: Path):
-        self._file = GrowingFile(path)
+        self._file = GrowingFile(path, Jump)
         self._by_task: dict[str, Jump] = {}
 
     def refresh(self) -> dict[str, Jump]:
         """Return the last jump of each task with one."""
-        for line in self._file.read_new(forget=self._by_task.clear):
-            if (jump := _jump(line)) is not None:
-                self._by_task[jump.task_id] = jump
+        self._by_task.update({jump.task_id: jump for jump in self._file.read_new(forget=self._by_task.clear)})
         return dict(self._by_task)
-
-
-def _jump(line: dict[str, Any]) -> Jump | None:
-    task_id, uid = line.get("task_id"), line.get("uid")
-    numbers = [line.get(name) for name in ("step", "earlier", "session")]
-    step, earlier, session = (number if type(number) is int and 0 <= number < _WHOLE_END else -1 for number in numbers)
-    if not isinstance(task_id, str) or not isinstance(uid, str) or min(step, earlier, session) < 0:
-        return None
-    return Jump(task_id, step, earlier, uid, session)

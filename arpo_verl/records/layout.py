@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import Any
 
-from arpo_verl.records.json_files import read_json_object
 from arpo_verl.untrusted import read_regular
 
 METRICS_FILE = "metrics.jsonl"
@@ -82,13 +80,3 @@ def is_screenshot(name: str) -> bool:
 def screenshot_names(folder: Path) -> list[str]:
     """Return the names of the screenshots in an episode's folder, in order."""
     return sorted(filter(is_screenshot, os.listdir(folder)), key=lambda name: int(name.partition(".")[0]))
-
-
-def read_episode(folder: Path) -> dict[str, Any]:
-    """Read the `episode.json` of an episode's folder.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it is incomplete.
-    """
-    return read_json_object(folder / EPISODE_FILE)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arpo_verl.records.json_files import read_json_object
+from arpo_verl.records.episode_file import read_content
+from arpo_verl.records.json_files import as_number, read_json
 from arpo_verl.records.layout import LIVE_FILE, POOL_FILE, screenshot_names
 
 POOL_FRESH_S = 60.0
@@ -31,8 +32,8 @@ class RunningEpisode:
 
     @property
     def turns(self) -> list[dict[str, Any]]:
-        turns = self.content.get("turns")
-        return [turn for turn in turns if isinstance(turn, dict)] if isinstance(turns, list) else []
+        turns: list[dict[str, Any]] = self.content.get("turns", [])
+        return turns
 
 
 def read_running(folders: Iterable[Path]) -> list[RunningEpisode]:
@@ -54,18 +55,17 @@ def _read_overwritten(path: Path) -> dict[str, Any]:
     """Read a file that is overwritten in place; during a write it has no JSON, so try again."""
     for _ in range(_TRIES - 1):
         try:
-            return read_json_object(path)
+            return read_content(path)
         except ValueError:
             time.sleep(_RETRY_S)
-    return read_json_object(path)
+    return read_content(path)
 
 
 def read_pool(run_dir: Path) -> dict[str, Any] | None:
     """Return the pool's state; None if there is none, or if its trainer has ended."""
     try:
-        pool = read_json_object(run_dir / POOL_FILE)
+        pool = read_json(run_dir / POOL_FILE, dict[str, Any])
     except (OSError, ValueError):
         return None
-    written = pool.get("time")
-    fresh = isinstance(written, (int, float)) and time.time() - written < POOL_FRESH_S
-    return pool if fresh else None
+    written = as_number(pool.get("time"))
+    return pool if written is not None and time.time() - written < POOL_FRESH_S else None

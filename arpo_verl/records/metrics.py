@@ -6,10 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.records.json_files import GrowingFile, as_number, read_objects
+from arpo_verl.records.json_files import Count, GrowingFile, as_number, read_lines
 from arpo_verl.records.layout import METRICS_FILE
 from arpo_verl.records.table import data_frame
 
@@ -19,8 +21,12 @@ if TYPE_CHECKING:
 _PART = "part"
 """The kind of an earlier start that a later one resumed."""
 
-_STEPS_END = 1 << 53
-"""Step numbers must be below this, so that a chart's floats and a browser hold them exactly."""
+
+class MetricsLine(msgspec.Struct):
+    """What veRL logged at once. Its values may be of any type."""
+
+    step: Count
+    data: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class MetricsFiles:
 
     def __init__(self, run_dir: Path):
         self.run_dir = run_dir
-        self._files: dict[Path, GrowingFile] = {}
+        self._files: dict[Path, GrowingFile[MetricsLine]] = {}
         self._by_file: dict[Path, dict[int, dict[str, float]]] = defaultdict(dict)
 
     def refresh(self) -> bool:
@@ -57,7 +63,7 @@ class MetricsFiles:
         # In the order of the starts, so the current file comes last.
         for path in (*_earlier(self.run_dir, _PART), self.run_dir / METRICS_FILE):
             by_step = self._by_file[path]
-            rows = self._files.setdefault(path, GrowingFile(path)).read_new(forget=by_step.clear)
+            rows = self._files.setdefault(path, GrowingFile(path, MetricsLine)).read_new(forget=by_step.clear)
             for step, data in rows_of(rows):
                 by_step.setdefault(step, {}).update(data)
             changed = changed or bool(rows)
@@ -86,7 +92,7 @@ def read_metrics(path: Path) -> list[tuple[int, dict[str, float]]]:
         ConfigError: there is no such file.
     """
     require_metrics(path)
-    return list(rows_of(read_objects(path)))
+    return list(rows_of(read_lines(path, MetricsLine)))
 
 
 def require_metrics(path: Path) -> None:
@@ -118,9 +124,7 @@ def _earlier(run_dir: Path, kind: str) -> list[Path]:
     return sorted(run_dir.glob(f"metrics.{kind}*.jsonl"))
 
 
-def rows_of(lines: Iterable[Mapping[str, object]]) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield `(step, metrics)` for each such line of a metrics file."""
+def rows_of(lines: Iterable[MetricsLine]) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield `(step, metrics)` for each line, with its numbers alone."""
     for line in lines:
-        step, data = line.get("step"), line.get("data")
-        if type(step) is int and 0 <= step < _STEPS_END and isinstance(data, dict):
-            yield step, {name: number for name, value in data.items() if (number := as_number(value)) is not None}
+        yield line.step, {name: number for name, value in line.data.items() if (number := as_number(value)) is not None}

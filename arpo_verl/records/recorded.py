@@ -7,16 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from PIL import Image
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.images import MAX_BYTES
-from arpo_verl.records.json_files import parse_json
-from arpo_verl.records.layout import EPISODE_FILE, HIDDEN, TOKENS_FILE, is_screenshot, read_episode
+from arpo_verl.records.json_files import Count, Number, read_json
+from arpo_verl.records.layout import EPISODE_FILE, HIDDEN, TOKENS_FILE, is_screenshot
 from arpo_verl.rollout.sequence import Generated
 from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import Size
-from arpo_verl.untrusted import MOST_JSON_BYTES, read_regular
+from arpo_verl.untrusted import read_regular
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def read_episodes(source: Path | str) -> Iterator[RecordedEpisode]:
     source = Path(source)
     try:
         yield from _read_folder(source)
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, ValueError) as error:
         if isinstance(error, ReplayError):
             raise
         raise ReplayError(f"cannot read the episodes in {source}: {type(error).__name__}: {error}") from error
@@ -88,38 +89,51 @@ def _read_folder(folder: Path) -> Iterator[RecordedEpisode]:
     yield from map(_read_recorded, folders)
 
 
+class _Turn(msgspec.Struct):
+    text: str
+    request: dict[str, Any] | None = None
+
+
+class _Content(msgspec.Struct, kw_only=True):
+    """What tokens are made from in `episode.json`."""
+
+    task_id: str
+    instruction: str
+    task_content: str = ""
+    success: Number
+    reward: Number
+    reward_extra_info: dict[str, Any]
+    stop_reason: str
+    format_error: bool
+    validation: bool | None
+    image_size: Size | None = None
+    prompt_tokens: Count
+    response_tokens: Count
+    turns: list[_Turn]
+    screenshots: list[str]
+
+
 def _read_recorded(folder: Path) -> RecordedEpisode:
-    values, tokens = read_episode(folder), folder / TOKENS_FILE
-    replies = parse_json(read_regular(tokens, MOST_JSON_BYTES)) if tokens.exists() else []
-    size = values.get("image_size")
-    texts = [values[name] for name in ("task_id", "instruction", "stop_reason")]
-    texts += [turn["text"] for turn in values["turns"]]
-    numbers = [*(size or ()), *(token_id for reply in replies for token_id in reply["token_ids"])]
-    if not all(isinstance(text, str) for text in texts) or not all(type(number) is int for number in numbers):
-        raise ValueError(f"{folder} has another value where a text or a whole number should be")
+    content, tokens = read_json(folder / EPISODE_FILE, _Content), folder / TOKENS_FILE
+    requests = tuple(turn.request for turn in content.turns if turn.request)
     return RecordedEpisode(
         source=str(folder),
-        task_id=values["task_id"],
-        instruction=values["instruction"],
-        success=float(values["success"]),
-        reward=float(values["reward"]),
-        stop_reason=values["stop_reason"],
-        screenshots=_screenshots(folder, values["screenshots"]),
-        replies=tuple(turn["text"] for turn in values["turns"]),
-        tokens=tuple(Generated(tuple(reply["token_ids"]), _tuple(reply["log_probs"])) for reply in replies),
-        image_size=Size(*size) if size else None,
-        num_tokens=(values["prompt_tokens"], values["response_tokens"]),
-        format_error=bool(values["format_error"]),
-        validation=bool(values["validation"]),
-        task_content=str(values.get("task_content", "")),
-        reward_extra_info=dict(values["reward_extra_info"]),
-        requests=_requests(values["turns"]),
+        task_id=content.task_id,
+        instruction=content.instruction,
+        success=content.success,
+        reward=content.reward,
+        stop_reason=content.stop_reason,
+        screenshots=_screenshots(folder, content.screenshots),
+        replies=tuple(turn.text for turn in content.turns),
+        tokens=tuple(read_json(tokens, list[Generated])) if tokens.exists() else (),
+        image_size=content.image_size,
+        num_tokens=(content.prompt_tokens, content.response_tokens),
+        format_error=content.format_error,
+        validation=content.validation is True,
+        task_content=content.task_content,
+        reward_extra_info=content.reward_extra_info,
+        requests=requests if len(requests) == len(content.turns) else (),
     )
-
-
-def _requests(turns: list[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    requests = tuple(turn.get("request") for turn in turns)
-    return tuple(dict(request) for request in requests if request) if all(requests) else ()
 
 
 def _screenshots(folder: Path, names: list[str]) -> tuple[bytes, ...]:
@@ -127,7 +141,3 @@ def _screenshots(folder: Path, names: list[str]) -> tuple[bytes, ...]:
         raise ValueError(f"{folder / EPISODE_FILE} names {strange[0]!r:.80}, which is no NN.png, NN.jpg or NN.webp")
     paths = [folder / name for name in names]
     return tuple(read_regular(path, MAX_BYTES) for path in paths) if all(path.exists() for path in paths) else ()
-
-
-def _tuple(values: list[float] | None) -> tuple[float, ...] | None:
-    return None if values is None else tuple(values)

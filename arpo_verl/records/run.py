@@ -20,17 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from arpo_verl.errors import ConfigError
+from arpo_verl.records.episode_file import read_content
 from arpo_verl.records.frontier import FrontierFile, RecordedEstimate
 from arpo_verl.records.groups import UNTRAINED, Groups, TrainedGroup, Training, TrainingIndex
 from arpo_verl.records.jumps import Jump, JumpsFile
 from arpo_verl.records.layout import (
+    EPISODE_FILE,
     FRONTIER_FILE,
     JUMPS_FILE,
     METRICS_FILE,
     OUTPUT_FILE,
     STARTS_FILE,
     TRAJECTORIES,
-    read_episode,
     step_of,
 )
 from arpo_verl.records.live import RunningEpisode, read_pool, read_running
@@ -117,7 +118,7 @@ class Run:
     def groups(self) -> Table[TrainedGroup]:
         """Return the groups of all training steps so far, in the order of the steps."""
         return Table(
-            TrainedGroup(rows[0].uid, rows[0].task_id, rows[0].step, tuple(rows))
+            TrainedGroup(rows[0].uid, tuple(rows), rows[0].task_id, rows[0].step)
             for rows in self.snapshot().index.groups()
         )
 
@@ -142,7 +143,7 @@ class Run:
         """
         folder = self.folder(episode_id)
         try:
-            return read_episode(folder)
+            return read_content(folder / EPISODE_FILE)
         except (OSError, ValueError) as error:
             raise KeyError(episode_id) from error
 

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from arpo_verl.records.json_files import GrowingFile
 from arpo_verl.records.layout import METRICS_FILE
-from arpo_verl.records.metrics import rows_of
+from arpo_verl.records.metrics import MetricsLine, rows_of
 from arpo_verl.records.run_summary import WINDOW, validation_success
 
 _FAULTS = "environment/faults/"
@@ -23,7 +23,7 @@ class StepLines:
     """
 
     def __init__(self, run_dir: Path, total: int | None) -> None:
-        self._file = GrowingFile(run_dir / METRICS_FILE)
+        self._file = GrowingFile(run_dir / METRICS_FILE, MetricsLine)
         self._total = total
         self._seconds: deque[float] = deque(maxlen=WINDOW)
         self.step: int | None = None

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import get_args
 
-from arpo_verl.records.json_files import as_number
-from arpo_verl.records.layout import read_episode, screenshot_names, step_of
+import msgspec
+
+from arpo_verl.records.episode_file import RecordedTurn, read_episode
+from arpo_verl.records.json_files import Integer
+from arpo_verl.records.layout import screenshot_names, step_of
 from arpo_verl.types import Action
 
 ACTIONS = tuple(action.__name__ for action in get_args(Action))
-_WHOLE_END = 1 << 53
-"""Whole numbers must be below this, so that a browser can hold them exactly."""
 
 
-class EpisodeKey(NamedTuple):
+class EpisodeKey(msgspec.Struct, frozen=True):
     """These values name an episode for the trainer. In a reference, unknown values are None."""
 
-    step: int | None
-    uid: str | None
-    session: int | None
+    step: Integer | None = None
+    uid: str | None = None
+    session: Integer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,37 +70,32 @@ def read_summary(folder: Path) -> EpisodeSummary:
         ValueError: its `episode.json` is incomplete or no episode.
     """
     content = read_episode(folder)
-    if not isinstance(content.get("task_id"), str):
-        raise ValueError(f"task_id must be a string, got {content.get('task_id')!r}")
-    turns, rows = _list(content.get("turns")), content.get("rows")
     return EpisodeSummary(
         id=f"{folder.parent.name}/{folder.name}",
-        task_id=content["task_id"],
-        instruction=_text(content, "instruction"),
-        step=_whole(content, "step", step_of(folder.parent.name) or 0),
-        uid=_text(content, "uid"),
-        session=_whole(content, "session", 0),
-        validation=content["validation"] if isinstance(content.get("validation"), bool) else None,
-        success=as_number(content.get("success")),
-        reward=as_number(content.get("reward")),
-        stop_reason=_text(content, "stop_reason"),
-        num_turns=_whole(content, "num_turns", len(turns)),
-        num_rows=len(rows) if isinstance(rows, list) else 1,  # old records had one row only
-        format_error=content.get("format_error") is True,
-        actions=_kinds_of(turns),
-        programs=_names(tuple(name[:80] for name in _list(content.get("programs"))[:20] if isinstance(name, str))),
+        task_id=content.task_id,
+        instruction=content.instruction,
+        step=(step_of(folder.parent.name) or 0) if content.step is None else content.step,
+        uid=content.uid,
+        session=content.session or 0,
+        validation=content.validation,
+        success=content.success,
+        reward=content.reward,
+        stop_reason=content.stop_reason,
+        num_turns=len(content.turns) if content.num_turns is None else content.num_turns,
+        num_rows=1 if content.rows is None else len(content.rows),
+        format_error=content.format_error,
+        actions=_kinds_of(content.turns),
+        programs=_names(tuple(name[:80] for name in content.programs[:20])),
         screenshots=len(screenshot_names(folder)),
-        started_at=as_number(content.get("started_at")),
-        wall_s=as_number(content.get("wall_s")),
-        generate_s=as_number(content.get("generate_s")),
-        desktop_s=as_number(content.get("desktop_s")),
+        started_at=content.started_at,
+        wall_s=content.wall_s,
+        generate_s=content.generate_s,
+        desktop_s=content.desktop_s,
     )
 
 
-def _kinds_of(turns: list[Any]) -> tuple[str, ...]:
-    actions = (_list(turn.get("actions")) for turn in turns if isinstance(turn, dict))
-    named = [action.get("action") for several in actions for action in several if isinstance(action, dict)]
-    return _in_order(frozenset(name for name in named if isinstance(name, str)).intersection(ACTIONS))
+def _kinds_of(turns: list[RecordedTurn]) -> tuple[str, ...]:
+    return _in_order(frozenset(action.action for turn in turns for action in turn.actions).intersection(ACTIONS))
 
 
 @functools.cache
@@ -113,17 +108,3 @@ def _in_order(names: frozenset[str]) -> tuple[str, ...]:
 def _names(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return one shared tuple for all episodes with these programs."""
     return names
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _text(content: Mapping[str, Any], name: str) -> str:
-    value = content.get(name)
-    return value if isinstance(value, str) else ""
-
-
-def _whole(content: Mapping[str, Any], name: str, otherwise: int) -> int:
-    value = content.get(name)
-    return value if type(value) is int and abs(value) < _WHOLE_END else otherwise

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from arpo_verl.records.json_files import as_number, parse_json
+import msgspec
+
+from arpo_verl.records.json_files import Number, T, read_json, read_line
 from arpo_verl.records.layout import LOG_PROBS_FILE, TOKENS_FILE
 from arpo_verl.untrusted import MOST_JSON_BYTES, read_regular
 
@@ -25,7 +25,7 @@ class Trained:
     """This is a training step that trained on a reply, in its own episode or in a replay."""
 
     step: int
-    log_probs: list[float | None]
+    log_probs: list[Number | None]
     """Log-probs of the policy before the step's update."""
 
 
@@ -41,55 +41,44 @@ class ReplyTokens:
     """The trainings on this reply, the oldest first."""
 
 
+class _Reply(msgspec.Struct):
+    """A reply in `tokens.json`."""
+
+    token_ids: list[int]
+    texts: list[str] | None = None
+    log_probs: list[Number | None] | None = None
+
+
 def read_tokens(folder: Path) -> list[ReplyTokens]:
-    """Return the replies of an episode's folder, in order, without missing or broken parts."""
-    replies = list(_replies(_read(folder / TOKENS_FILE, parse_json)))
+    """Return the replies of an episode's folder, in order; none if a file is missing or broken."""
+    try:
+        replies = [_reply(one) for one in read_json(folder / TOKENS_FILE, list[_Reply])]
+    except (OSError, ValueError):
+        return []
     ends = list(itertools.accumulate((reply.num_tokens for reply in replies), initial=0))
     if ends[-1] > _MOST_TOKENS:
         return []
-    for line in _read(folder / LOG_PROBS_FILE, bytes.splitlines)[-_MOST_TRAININGS:]:
-        step, values = _trained(line, ends[-1])
-        for reply, start, end in zip(replies, ends, ends[1:], strict=False):
-            if step is not None:
-                reply.trained.append(Trained(step, values[start:end]))
+    for trained in _trainings(folder / LOG_PROBS_FILE):
+        if len(trained.log_probs) == ends[-1]:
+            for reply, start, end in zip(replies, ends, ends[1:], strict=False):
+                reply.trained.append(Trained(trained.step, trained.log_probs[start:end]))
     return replies
 
 
-def _read(path: Path, parse: Any) -> list[Any]:
+def _trainings(file: Path) -> list[Trained]:
     try:
-        content = parse(read_regular(path, MOST_JSON_BYTES))
-    except (OSError, ValueError):
+        lines = read_regular(file, MOST_JSON_BYTES).splitlines()[-_MOST_TRAININGS:]
+    except OSError:
         return []
-    return content if isinstance(content, list) else []
+    return [line for line in (read_line(line, Trained) for line in lines) if line is not None]
 
 
-def _replies(entries: list[Any]) -> Iterator[ReplyTokens]:
-    for entry in entries:
-        values = entry if isinstance(entry, dict) else {}
-        ids = values.get("token_ids")
-        count = len(ids) if isinstance(ids, list) else 0
-        texts, log_probs = (_list_of(values.get(name), count) for name in ("texts", "log_probs"))
-        is_text = texts is not None and all(isinstance(text, str) for text in texts)
-        yield ReplyTokens(
-            count,
-            [text[:_MOST_CHARACTERS] for text in texts or ()] if is_text else None,
-            None if log_probs is None else [as_number(value) for value in log_probs],
-            [],
-        )
+def _reply(reply: _Reply) -> ReplyTokens:
+    count = len(reply.token_ids)
+    texts = _if_long(reply.texts, count)
+    cut = None if texts is None else [text[:_MOST_CHARACTERS] for text in texts]
+    return ReplyTokens(count, cut, _if_long(reply.log_probs, count), [])
 
 
-def _trained(line: bytes, num_tokens: int) -> tuple[int | None, list[float | None]]:
-    """Return a line's step and log-probs; the step is None if the line is incomplete or of other tokens."""
-    try:
-        content = parse_json(line)
-    except ValueError:
-        return None, []
-    fields = content if isinstance(content, dict) else {}
-    step, values = fields.get("step"), _list_of(fields.get("log_probs"), num_tokens)
-    if type(step) is not int or values is None:
-        return None, []
-    return step, [as_number(value) for value in values]
-
-
-def _list_of(value: object, length: int) -> list[Any] | None:
-    return value if isinstance(value, list) and len(value) == length else None
+def _if_long(values: list[T] | None, length: int) -> list[T] | None:
+    return values if values is not None and len(values) == length else None

@@ -73,9 +73,8 @@ def _is_same(one: _Screen, other: _Screen) -> bool | None:
 def _screens(run: Run, episode_id: str) -> list[_Screen]:
     folder = run.folder(episode_id)
     on_disk = set(screenshot_names(folder))
-    named = run.episode(episode_id).get("screenshots")
-    names = named[:MOST_SCREENS] if isinstance(named, list) else []
-    return [_small(folder / name) if name in on_disk else None for name in map(str, names)]
+    names = run.episode(episode_id).get("screenshots", [])[:MOST_SCREENS]
+    return [_small(folder / name) if name in on_disk else None for name in names]
 
 
 def _small(screenshot: Path) -> _Screen:

@@ -200,7 +200,7 @@ def _running(episode: RunningEpisode) -> dict[str, Any]:
         "id": episode.id,
         **{name: episode.content.get(name) for name in names},
         "num_turns": len(episode.turns),
-        "last_reply": str(last.get("text") or "")[:REPLY_CHARACTERS],
-        "last_actions": last.get("actions") if isinstance(last.get("actions"), list) else [],
+        "last_reply": last.get("text", "")[:REPLY_CHARACTERS],
+        "last_actions": last.get("actions", []),
         "screenshot": f"shots/{episode.id}/{episode.screenshots[-1]}" if episode.screenshots else None,
     }

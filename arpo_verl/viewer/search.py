@@ -67,8 +67,8 @@ class SearchIndex:
         except KeyError:
             return None
         pattern = re.compile("|".join(rf"\b{re.escape(word)}" for word in words) or r"(?!)", re.IGNORECASE)
-        turns = [" ".join(filter(None, _turn_texts(turn)))[:_MOST_TEXT] for turn in _objects(content.get("turns"))]
-        calls = [" ".join(_texts(_objects(content.get("evaluator")), *_VERDICT))[:_MOST_TEXT]]
+        turns = [" ".join(filter(None, _turn_texts(turn)))[:_MOST_TEXT] for turn in content.get("turns", [])]
+        calls = [" ".join(_texts(content.get("evaluator", []), *_VERDICT))[:_MOST_TEXT]]
         found = [{match[0].lower() for match in pattern.finditer(text)} for text in [*turns, *calls]]
         best = max(range(len(found)), key=lambda number: len(found[number]))
         match = pattern.search([*turns, *calls][best])
@@ -139,20 +139,20 @@ class SearchIndex:
 
 
 def _fields(episode: EpisodeSummary, content: Mapping[str, Any]) -> dict[str, Iterator[str]]:
-    turns = _objects(content.get("turns"))
-    actions = [action for turn in turns for action in _objects(turn.get("actions"))]
+    turns = content.get("turns", [])
+    actions = [action for turn in turns for action in turn.get("actions", [])]
     return {
         "instruction": iter((episode.task_id, episode.instruction)),
         "reply": _texts(turns, "text"),
         "thought": _texts(turns, "thought"),
         "typed": _texts(actions, "text", "answer"),
-        "verdict": _texts(_objects(content.get("evaluator")), *_VERDICT),
+        "verdict": _texts(content.get("evaluator", []), *_VERDICT),
     }
 
 
 def _turn_texts(turn: dict[str, Any]) -> Iterator[str]:
     yield from _texts([turn], "text", "thought")
-    yield from _texts(_objects(turn.get("actions")), "text", "answer")
+    yield from _texts(turn.get("actions", []), "text", "answer")
 
 
 def _words(query: str) -> list[str]:
@@ -160,12 +160,7 @@ def _words(query: str) -> list[str]:
 
 
 def _texts(objects: list[dict[str, Any]], *names: str) -> Iterator[str]:
-    return (value for one in objects for name in names if isinstance(value := one.get(name), str))
-
-
-def _objects(value: object) -> list[dict[str, Any]]:
-    """Return a list's objects; other values count as empty ones, so that turns keep their numbers."""
-    return [one if isinstance(one, dict) else {} for one in value] if isinstance(value, list) else []
+    return (one[name] for one in objects for name in names if one.get(name) is not None)
 
 
 def _clean(text: str) -> str:

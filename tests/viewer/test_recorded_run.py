@@ -19,6 +19,7 @@ from arpo_verl.records.episode_folder import EpisodeFolder, write_episode  # noq
 from arpo_verl.records.layout import GROUPS_FILE, POOL_FILE  # noqa: E402
 from arpo_verl.records.recorded import read_episodes  # noqa: E402
 from arpo_verl.records.run_records import GroupLog, LoggedRow  # noqa: E402
+from arpo_verl.records.summaries import EpisodeKey
 from arpo_verl.replay.labels import RowLabel  # noqa: E402
 from arpo_verl.rollout.episode import Episode, Turn  # noqa: E402
 from arpo_verl.rollout.scoring import Score  # noqa: E402
@@ -57,7 +58,7 @@ def record(written, id, success=1.0, rows=ONE_ROW):
 def test_a_recorded_episode_is_read(written, run):
     id = record(written, EpisodeId(7, "u-1", 2))
     (episode,) = run.snapshot().episodes
-    assert (episode.id, episode.task_id, episode.key) == (id, "press-ok", (7, "u-1", 2))
+    assert (episode.id, episode.task_id, episode.key) == (id, "press-ok", EpisodeKey(7, "u-1", 2))
     assert (episode.success, episode.reward, episode.stop_reason) == (1.0, 1.0, "finished")
     assert (episode.num_turns, episode.screenshots, episode.validation) == (2, 2, None)
     assert (episode.started_at, episode.wall_s, episode.generate_s) == (1_700_000_000.5, 3.5, 1.0)

@@ -113,23 +113,10 @@ def test_the_index_is_beside_no_run_and_goes(written, run, found):
     assert not folder.exists()
 
 
-def test_hostile_turns_cost_themselves(written, found):
-    odd = [
-        None,
-        3,
-        {"actions": "x"},
-        turn(actions=[None, {"text": 3}]),
-        turn(text=["x"], thought={"a": 1}),
-        turn(text="ok"),
-    ]
-    id = written.episode(1, turns=odd, evaluator=[None, {"metric": 5}])
-    assert found("ok") == [id]
-
-
 def test_a_row_has_the_kinds_of_action_that_were_done(written, run):
     turns = [
         turn(actions=[{"action": "Wait"}, {"action": "Click"}]),
-        turn(actions=[{"action": "Click"}, {"action": "rm"}, 3]),
+        turn(actions=[{"action": "Click"}, {"action": "rm"}]),
     ]
     written.episode(1, turns=turns)
     document = EpisodesFeed().document(run.snapshot(), None)
@@ -148,8 +135,8 @@ def test_the_server_searches(written, run):
 def test_a_hit_is_the_turn_with_most_of_the_words(written, run):
     typed = {"action": "TypeText", "text": "Quarterly numbers"}
     call = {"metric": "exact_match", "result": "'milk'", "expected": "oatmeal", "returned": "0.0"}
-    turns = [turn(text="The numbers"), "no turn", turn(actions=[typed, "none"]), turn(thought="later")]
-    id = written.episode(1, "tea", turns=turns, evaluator=[call, None])
+    turns = [turn(text="The numbers"), {}, turn(actions=[typed, {"action": "Wait"}]), turn(thought="later")]
+    id = written.episode(1, "tea", turns=turns, evaluator=[call, {}])
     hits = SearchIndex(run).hits_document
     assert hits("quarter num", [id])["hits"] == {id: {"turn": 3, "text": "Quarterly numbers"}}
     assert hits("later", [id])["hits"][id]["turn"] == 4

@@ -174,11 +174,9 @@ def test_no_screenshot_that_is_none_comes_into_a_moving_picture_or_an_alignment(
     os.mkfifo(folder / "02.png")
     (folder / "03.png").mkdir()
     content = json.loads((folder / "episode.json").read_text())
-    content["screenshots"] += ["../../../secret.png", 7, None]
-    content["turns"] = [{"screenshot": number} for number in (*range(8), -1, "1", None)] + ["no turn"]
-    content["turns"][0]["actions"] = [
-        {"action": "Click", "point": point} for point in ([1e99, 0], ["x", 1], "xy", [3, 4])
-    ]
+    content["screenshots"] += ["../../../secret.png", "", "/dev/zero"]
+    content["turns"] = [{"screenshot": number} for number in (*range(8), -1, None)] + [{}]
+    content["turns"][0]["actions"] = [{"action": "Click", "point": point} for point in ([1e99, 0], [3, 4])]
     (folder / "episode.json").write_text(json.dumps(content))
     frames = [frame.screenshot for frame in recorded_frames(folder)]
     assert frames == [png(), *[None] * 10]

@@ -16,13 +16,15 @@ import dataclasses
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from arpo_verl import files
 from arpo_verl.errors import ReplayError
@@ -44,7 +46,6 @@ content of the task to a record, and the reward function to the manifest."""
 MANIFEST = "store.json"
 SCREENSHOTS = "screenshots"
 _TRAJECTORIES = "trajectories-"
-_RECORDS_NAME = re.compile(rf"{_TRAJECTORIES}[0-9a-f]{{64}}\.jsonl")
 _SCREENSHOT_NAME = re.compile(r"[0-9a-f]{64}\.(png|jpg|webp|bin)")
 
 # The threads wait for the disk, not for the processor.
@@ -70,15 +71,22 @@ class Manifest:
     """The content of `store.json`."""
 
     fingerprint: Fingerprint
-    capacity_per_task: int
-    trajectories: str
+    capacity_per_task: Annotated[int, msgspec.Meta(gt=0)]
+    trajectories: Annotated[str, msgspec.Meta(pattern=rf"\A{_TRAJECTORIES}[0-9a-f]{{64}}\.jsonl\Z")]
     """Name of the file with the records."""
-    serials: tuple[int, ...]
+    serials: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
     """The serial number of each line. They order the trajectories by age, oldest first."""
     saved_at: str
     written_by: str
     reward_function: str | None = None
     """Name and arguments of the reward function of the run that saved it; None before version 6."""
+
+    def __post_init__(self) -> None:
+        if len(set(self.serials)) < len(self.serials):
+            raise ValueError("two serials are equal, so their trajectories would become one, under both tasks")
+        texts = {**vars(self), "fingerprint": "".join(vars(self.fingerprint).values())}
+        if odd := [name for name, text in texts.items() if isinstance(text, str) and not text.isprintable()]:
+            raise ValueError(f"{odd[0]} must be printable text")
 
 
 def save_store(store: SuccessStore, folder: Path | str, fingerprint: Fingerprint) -> None:
@@ -192,39 +200,13 @@ def read_manifest(folder: Path | str) -> Manifest:
         )
     if values.pop("checksum", None) != _checksum(values):
         raise ReplayError(f"{path} is damaged: its checksum does not match; take an earlier checkpoint's store")
-    wrong = [name for name, holds in _MANIFEST_RULES.items() if not holds(values.get(name))]
-    if wrong:
+    try:
+        return msgspec.convert(values, Manifest)
+    except ValueError as error:
         raise ReplayError(
-            f"{path} must be a replay store's manifest, but arpo-verl writes no such {', '.join(wrong)}; use another "
-            "store, or ask its owner to save it again"
-        )
-    fields: dict[str, Any] = {name: values.get(name) for name in _MANIFEST_RULES}
-    fingerprint, serials = Fingerprint(**values["fingerprint"]), tuple(values["serials"])
-    return Manifest(**{**fields, "fingerprint": fingerprint, "serials": serials})
-
-
-def _is_fingerprint(value: object) -> bool:
-    if not isinstance(value, dict) or value.keys() != {field.name for field in dataclasses.fields(Fingerprint)}:
-        return False
-    return all(isinstance(part, str) and part.isprintable() for part in value.values())
-
-
-def _are_serials(value: object) -> bool:
-    """Check that no two are equal: those would become one trajectory in the store, under both tasks."""
-    if not isinstance(value, list) or not all(type(serial) is int and serial >= 0 for serial in value):
-        return False
-    return len(set(value)) == len(value)
-
-
-_MANIFEST_RULES: Mapping[str, Callable[[Any], bool]] = {
-    "fingerprint": _is_fingerprint,
-    "capacity_per_task": lambda value: type(value) is int and value > 0,
-    "trajectories": lambda value: isinstance(value, str) and _RECORDS_NAME.fullmatch(value) is not None,
-    "serials": _are_serials,
-    "saved_at": lambda value: isinstance(value, str) and value.isprintable(),
-    "written_by": lambda value: isinstance(value, str) and value.isprintable(),
-    "reward_function": lambda value: value is None or (isinstance(value, str) and value.isprintable()),
-}
+            f"{path} must be a replay store's manifest, but arpo-verl writes another: {error}; use another store, or "
+            "ask its owner to save it again"
+        ) from error
 
 
 def check_fingerprint(folder: Path | str, manifest: Manifest, expected: Fingerprint) -> None:

@@ -14,10 +14,12 @@ import sys
 import zlib
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay.trajectory import COLUMNS, StoredTrajectory, TypeCode, check_scores
+from arpo_verl.replay.trajectory import COLUMNS, RowSpan, StoredTrajectory, TypeCode, check_scores
 from arpo_verl.types import EpisodeId
 from arpo_verl.untrusted import parse_json
 
@@ -28,28 +30,32 @@ wrote `use`, how often a success was replayed; nothing reads it any more."""
 _PLAIN_FIELDS = ("task_id", "task_content", "step", "success", "reward", "num_turns")
 _COMPOSED_FIELDS = ("extra_fields", "mm_processor_kwargs")
 
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "task_id": (str,),
-    "task_content": (str,),
-    "step": (int,),
-    "success": (int, float),
-    "reward": (int, float),
-    "num_turns": (int,),
-    "extra_fields": (dict,),
-    "mm_processor_kwargs": (dict, type(None)),
-    "screenshots": (list,),
-    "rows": (list,),
-    "episode": (dict, type(None)),
-    "use": (object,),
-    **dict.fromkeys(COLUMNS, (str,)),
-    "rollout_log_probs": (str, type(None)),
-}
-_EPISODE_KINDS = {"step": int, "uid": str, "session": int}
-_REQUIRED = {"task_id", "step", "screenshots", *COLUMNS}
 STEPS_END = 1 << 53
 """Step numbers are below this, where floats are exact."""
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=STEPS_END)]
 _MOST_COLUMN_BYTES = 16 << 20
 """Most bytes of an unpacked column: 4,194,304 tokens. An episode of 15 screenshots at 1080p has some 40,000."""
+
+
+class _Record(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The fields of a line."""
+
+    task_id: str
+    task_content: str = ""
+    step: _Count
+    success: float
+    reward: float
+    num_turns: _Count = 0
+    extra_fields: dict[str, Any] = {}
+    mm_processor_kwargs: dict[str, Any] | None = None
+    screenshots: list[str]
+    rows: list[RowSpan] = []
+    prompt_ids: str
+    response_ids: str
+    response_mask: str
+    rollout_log_probs: str | None
+    episode: EpisodeId | None = None
+    use: Any = None
 
 
 def encode_record(trajectory: StoredTrajectory, screenshots: Sequence[str]) -> bytes:
@@ -125,27 +131,12 @@ def read_record(record: bytes) -> dict[str, Any]:
             success is not a finite number.
     """
     try:
-        values = parse_json(record)
+        values: dict[str, Any] = parse_json(record)
+        msgspec.convert(values, _Record)
     except ValueError as error:
-        raise ReplayError(f"a record must be one line of JSON, got {record[:80]!r}: {error}") from error
-    if not isinstance(values, dict):
-        raise ReplayError(f"a record must be a JSON object, got {type(values).__name__}")
-    check_scores(values.get("task_id"), values.get("success"), values.get("reward"))
-    wrong = sorted(_REQUIRED - values.keys()) or [name for name in values if not _is_right(name, values[name])]
-    if wrong:
-        raise ReplayError(f"a record's field {wrong[0]!r:.80} is missing, unknown or of another type")
+        raise ReplayError(f"a record must be one line of JSON with a trajectory's fields: {error}") from error
+    check_scores(values["task_id"], values["success"], values["reward"])
     return values
-
-
-def _is_right(name: str, value: Any) -> bool:
-    kinds = _KINDS.get(name, ())
-    if kinds == (int,):
-        return type(value) is int and 0 <= value < STEPS_END
-    if name == "screenshots" and isinstance(value, list):
-        return all(isinstance(one, str) for one in value)
-    if name == "episode" and isinstance(value, dict):
-        return {key: type(one) for key, one in value.items()} == _EPISODE_KINDS
-    return isinstance(value, kinds)
 
 
 def _as_line(values: Mapping[str, Any]) -> bytes:

@@ -52,9 +52,9 @@ def _sample(run: Run, snapshot: Snapshot, episode: EpisodeSummary) -> dict[str, 
         content, files = run.episode(episode.id), screenshot_names(run.folder(episode.id))
     except (KeyError, OSError):  # removed meanwhile
         content, files = {}, []
-    turns = [turn for turn in _list(content.get("turns")) if isinstance(turn, dict)]
+    turns = content.get("turns", [])
     shown, named = turns[:MAX_TURNS], {int(name.partition(".")[0]): name for name in files}
-    screenshots = [_named(named, turn.get("screenshot", number)) for number, turn in enumerate(shown)]
+    screenshots = [named.get(turn.get("screenshot", number)) for number, turn in enumerate(shown)]
     training = snapshot.training(episode.id)
     names = ("id", "task_id", "instruction", "step", "session", "success", "reward", "stop_reason", "num_turns")
     return {
@@ -65,30 +65,23 @@ def _sample(run: Run, snapshot: Snapshot, episode: EpisodeSummary) -> dict[str, 
         "screenshots": screenshots,
         "folder_files": [name for name in screenshots if name is not None],
         "turns_left_out": len(turns) - len(shown),
-        "evaluator": [_verdict(call) for call in _list(content.get("evaluator"))[-1:] if isinstance(call, dict)],
+        "evaluator": [_verdict(call) for call in content.get("evaluator", [])[-1:]],
     }
 
 
-def _named(names: Mapping[int, str], number: object) -> str | None:
-    return names.get(number) if isinstance(number, int) else None
-
-
 def _turn(turn: Mapping[str, Any]) -> dict[str, Any]:
-    actions = [action for action in _list(turn.get("actions"))[:_ACTIONS] if isinstance(action, dict)]
     return {
-        "actions": [action for action in actions if len(json.dumps(action)) <= _ACTION_CHARACTERS],
-        "parse_error": _text(turn.get("parse_error")) or None,
-        "thought": _text(turn.get("thought")),
+        "actions": [
+            action for action in turn.get("actions", [])[:_ACTIONS] if len(json.dumps(action)) <= _ACTION_CHARACTERS
+        ],
+        "parse_error": _start(turn, "parse_error") or None,
+        "thought": _start(turn, "thought"),
     }
 
 
 def _verdict(call: Mapping[str, Any]) -> dict[str, str]:
-    return {name: _text(call.get(name)) for name in ("metric", "result", "expected", "returned")}
+    return {name: _start(call, name) for name in ("metric", "result", "expected", "returned")}
 
 
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _text(value: object) -> str:
-    return value[:TEXT_CHARACTERS] if isinstance(value, str) else ""
+def _start(part: Mapping[str, Any], name: str) -> str:
+    return str(part.get(name) or "")[:TEXT_CHARACTERS]
