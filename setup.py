@@ -12,12 +12,12 @@ VERSION = re.search(
 
 # What the plugin imports beside veRL, and the commands that need neither veRL nor a desktop. veRL, torch, transformers
 # and vllm are the user's own: requiring them here would let pip move a working install. `arpo-verl doctor` says which
-# versions were tested.
+# versions were tested. msgspec: before 0.21 its errors are no ValueError, as which we read them.
 REQUIREMENTS = [
     "aiohttp",
     "fastapi",
     "filelock",
-    "msgspec>=0.18",
+    "msgspec>=0.21",
     "numpy",
     "pillow",
     "pyyaml",
