@@ -35,11 +35,6 @@ class Recipe:
         return str(self["trainer.v1.trainer_mode"])
 
     @property
-    def gpus(self) -> int:
-        """Number of GPUs that train."""
-        return int(self["trainer.nnodes"] * self["trainer.n_gpus_per_node"])
-
-    @property
     def gpus_per_engine(self) -> int:
         """Number of GPUs of one rollout engine."""
         sizes = (f"rollout.{kind}_parallel_size" for kind in ("tensor_model", "data", "pipeline_model"))
