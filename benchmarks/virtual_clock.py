@@ -17,7 +17,7 @@ from unittest.mock import patch
 import ray
 from rollout_desktop import Host, SimulatedCalls
 
-from arpo_verl.errors import DesktopError
+from arpo_verl.errors import ConfigError, DesktopError
 from arpo_verl.pool import workers
 from arpo_verl.pool.worker import CallResult, DesktopWorker
 
@@ -96,7 +96,7 @@ class VirtualWorker(DesktopWorker):
                 await asyncio.sleep(next(call))
         except StopIteration as over:
             return CallResult(value=over.value, seconds=asyncio.get_running_loop().time() - began)
-        except DesktopError as error:
+        except (ConfigError, DesktopError) as error:
             return CallResult(error=error)
         finally:
             call.close()

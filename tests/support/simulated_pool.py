@@ -6,24 +6,22 @@ timer to timer without waiting.
 """
 
 import asyncio
-import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import ray
 
 pytest.importorskip("verl")  # a test module that imports this one is skipped
 
-from virtual_clock import Handle, VirtualLoop  # noqa: E402
+from virtual_clock import Handle, VirtualLoop, virtual_ray  # noqa: E402
 
 from arpo_verl import errors  # noqa: E402
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.plugin import agent_loop  # noqa: E402
-from arpo_verl.pool import workers  # noqa: E402
 from arpo_verl.pool.desktop_pool import DesktopPool  # noqa: E402
 from arpo_verl.pool.pool_actor import PoolActor  # noqa: E402
-from arpo_verl.pool.worker import CallResult  # noqa: E402
 from arpo_verl.rollout.config import GuiAgentConfig  # noqa: E402
 from arpo_verl.types import Finish  # noqa: E402
 
@@ -48,53 +46,40 @@ class Host:
 SECONDS = {"prepare": 5.0, "reset": 10.0, "step": 30.0, "evaluate": 2.0}
 
 
-class PlayedWorker:
-    def __init__(self, host, generations):
-        self.host, self.generations = host, dict(generations)
+class PlayedDesktop:
+    """A desktop's calls: each yields the seconds that it takes, then returns or raises its host's fault."""
 
-    async def where(self):
-        return self.host.name, self.host.name
+    def __init__(self, host, name):
+        self.host, self.task_id = host, ""
 
-    async def live(self):
-        await asyncio.Event().wait()
+    def is_ready(self):
+        yield 0.0
+        return self._fault("step") is None
 
-    async def ping(self):
-        return dict.fromkeys(self.generations, 0.0)
+    def prepare(self):
+        return self._call("prepare")
 
-    async def renew(self, slot):
-        self.generations[slot] += 1
-        return self.generations[slot]
+    def reset(self, task):
+        self.task_id = task.task_id
+        return self._call("reset")
 
-    async def close(self):
-        pass
+    def step(self, action):
+        return self._call("step")
 
-    async def is_ready(self, slot, generation):
-        return CallResult(value=self._fault("step") is None)
+    def evaluate(self):
+        return self._call("evaluate")
 
-    async def prepare(self, slot, generation):
-        return await self._call("prepare")
-
-    async def reset(self, slot, generation, task):
-        return await self._call("reset", task.task_id)
-
-    async def step(self, slot, generation, action):
-        return await self._call("step")
-
-    async def evaluate(self, slot, generation):
-        return await self._call("evaluate")
-
-    def _fault(self, call, task_id=""):
+    def _fault(self, call):
         fault = self.host.faults.get(call)
-        return fault(task_id) if callable(fault) else fault
+        return fault(self.task_id) if callable(fault) else fault
 
-    async def _call(self, call, task_id=""):
+    def _call(self, call):
         self.host.calls.append((call, asyncio.get_running_loop().time()))
-        fault = self._fault(call, task_id)
-        await asyncio.sleep(self.host.seconds.get(call, 0.1) if fault else SECONDS[call])
-        fault = fault or self._fault(call, task_id)
+        fault = self._fault(call)
+        yield self.host.seconds.get(call, 0.1) if fault else SECONDS[call]
+        fault = fault or self._fault(call)
         if fault:
-            return CallResult(error=getattr(errors, fault)(f"{call} on {self.host.name}"))
-        return CallResult(seconds=SECONDS[call])
+            raise getattr(errors, fault)(f"{call} on {self.host.name}")
 
 
 class Simulation:
@@ -112,15 +97,7 @@ class Simulation:
         num_desktops = options.pop("num_desktops", sum(host.units for host in hosts))
         options = {"host_resource": "docker:", "provider": "fake", **options}
         self.config = EnvironmentConfig(num_desktops=num_desktops, **options)
-        self._patch(monkeypatch)
-
-    def _patch(self, monkeypatch):
-        async def inline(function, *args):
-            return function(*args)
-
-        def worker_class(config, placement):
-            host = self.hosts[placement.offer.node_id]
-            return SimpleNamespace(remote=lambda _, generations: Handle(PlayedWorker(host, generations)))
+        self.nodes = lambda: [host.node for host in hosts]
 
         async def play(task, desktop, *_):
             await desktop.reset(task)
@@ -131,12 +108,6 @@ class Simulation:
         async def score(*_):
             return "score"
 
-        self.nodes = lambda: [host.node for host in self.hosts.values()]
-        monkeypatch.setattr(asyncio, "to_thread", inline)
-        monkeypatch.setattr(time, "monotonic", self.loop.time)
-        monkeypatch.setattr(workers, "_worker_class", worker_class)
-        monkeypatch.setattr(ray, "nodes", lambda: self.nodes())
-        monkeypatch.setattr(ray, "kill", lambda actor: None)
         monkeypatch.setattr(ray, "available_resources", dict)
         monkeypatch.setattr(agent_loop, "play_episode", play)
         monkeypatch.setattr(agent_loop, "score_episode", score)
@@ -161,8 +132,10 @@ class Simulation:
             self.metrics = await self.actor.metrics()
             await self.actor.close()
 
+        units = {name: host.units for name, host in self.hosts.items()}
         try:
-            self.loop.run_until_complete(script())
+            with virtual_ray(self.loop, self.hosts, units, PlayedDesktop), patch.object(ray, "nodes", self.nodes):
+                self.loop.run_until_complete(script())
         finally:
             for task in asyncio.all_tasks(self.loop):
                 task.cancel()
