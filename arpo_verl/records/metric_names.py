@@ -149,9 +149,7 @@ DESKTOPS: Mapping[str, Meaning] = {
     "environment/lease_wait_s/max": Meaning("seconds", "Longest wait for a desktop."),
     "environment/leases": Meaning("leases", "Leases that began."),
     "environment/leases_reclaimed": Meaning(
-        "leases",
-        "Desktops taken back from rollouts that had died. Their worker died, or the desktop was not used for "
-        "`environment.lease_idle_timeout_s`.",
+        "leases", "Desktops taken back, because their rollout did not use them for `environment.lease_idle_timeout_s`."
     ),
     "environment/boots": Meaning("calls", "Boots that succeeded."),
     "environment/boot_s/mean": Meaning("seconds", "Boot or clean a desktop (before it is leased). Mean of the boots."),
