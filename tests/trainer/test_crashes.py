@@ -61,9 +61,9 @@ def start(workplace, mode):
 
 
 def plays(trainer, began):
-    """Whether it plays an episode: the folders of others, which an earlier start did not end, are older."""
-    with contextlib.suppress(FileNotFoundError):  # one that just ended
-        return any(folder.stat().st_mtime > began for folder in trainer.run_dir.glob("trajectories/step_*/.*"))
+    """Whether it plays an episode: the files of those that an earlier start did not end are older."""
+    with contextlib.suppress(FileNotFoundError):  # of one that just ended
+        return any(live.stat().st_mtime > began for live in trainer.run_dir.glob("trajectories/step_*/.*/live.json"))
     return False
 
 
