@@ -1,7 +1,7 @@
 """Faults under the real loop and the real trainer, on real desktops: does anything hang, lie, get lost or stay behind?
 
     python benchmarks/chaos.py [--smoke] [--json PATH] [--seed N] [--episodes N] [--desktops N] [--outage SECONDS]
-        [--kills N] [--parts PART ...]
+        [--kills N] [--work FOLDER]
 
 It has two parts. What a file of `--json` has already is not done again: the same command goes on where it was stopped.
 
@@ -53,9 +53,10 @@ from typing import Any, TypeVar
 import psutil
 from figures import Arguments, machine, show, write
 
+from arpo_verl.own_ray import PATIENCE
+
 T = TypeVar("T")
 HERE = Path(__file__).parent
-PARTS = ("desktops", "training")
 FAULTY_SHARE, LAZY_SHARE = 0.2, 0.3
 MOMENTS = ("reset", "step", "evaluate")
 TMP_BYTES = 256 << 20
@@ -138,11 +139,12 @@ class Nodes:
     def __init__(self, num_desktops: int):
         from ray.cluster_utils import Cluster
 
+        os.environ.update(PATIENCE)
         self.deaths = 0
         self._orders: queue.Queue[tuple[Callable[[], Any], concurrent.futures.Future[Any]]] = queue.Queue()
         self._units = -(-num_desktops // 2)
         self._cluster = Cluster()
-        _in_a_few_attempts(lambda: self._cluster.add_node(num_cpus=2, include_dashboard=False))
+        self._cluster.add_node(num_cpus=2, include_dashboard=False)
         self._nodes = {name: self._add(name) for name in ("east", "west")}
 
     @property
@@ -151,8 +153,7 @@ class Nodes:
         return address
 
     def _add(self, name: str) -> Any:
-        resources = {f"desktop:{name}": self._units}
-        return _in_a_few_attempts(lambda: self._cluster.add_node(num_cpus=0, resources=resources))
+        return self._cluster.add_node(num_cpus=0, resources={f"desktop:{name}": self._units})
 
     async def die(self, name: str) -> None:
         """SIGKILL a node with its workers, and start it again."""
@@ -188,16 +189,6 @@ class Nodes:
             self._cluster.remove_node(node, allow_graceful=False)
 
 
-def _in_a_few_attempts(start: Callable[[], Any], attempts: int = 5) -> Any:
-    """Ray gives a node 30 s to start and has no option to wait longer."""
-    for attempt in range(1, attempts + 1):
-        try:
-            return start()
-        except Exception:
-            if attempt == attempts:
-                raise
-
-
 class Engine:
     """Stands for veRL's `LLMServerClient`: replies as planned, from the first screenshot on in each attempt."""
 
@@ -210,7 +201,6 @@ class Engine:
         if played.plan.is_lazy:
             texts = [LAZY]
         self._replies = [tokenizer.encode(text + END, add_special_tokens=False) for text in texts]
-        self._played = played
 
     async def generate(self, *, image_data: Any, **_: Any) -> Any:
         from verl.workers.rollout.replica import TokenOutput
@@ -259,22 +249,18 @@ class Stage:
 
     async def play_in_outage(self, plans: list[Plan], seconds: float) -> dict[str, Any]:
         """Play them while every desktop dies and none boots, from when the first is done and for as long."""
-        began = time.monotonic()
         playing = [asyncio.create_task(self._episode(plan)) for plan in plans]
         await asyncio.wait(playing, return_when=asyncio.FIRST_COMPLETED)
         outage = self._notes / "outage"
         outage.touch()
         await asyncio.sleep(seconds)
-        done_in_it = sum(task.done() for task in playing)
         outage.unlink()
         played = await asyncio.gather(*playing)
         return {
             "seconds": seconds,
             "played": len(played),
-            "over_at_its_end": done_in_it,
             "lost": sum(bool(each.error) for each in played),
             "false_rewards": sum(each.is_false for each in played),
-            "all_over_after_s": time.monotonic() - began,
         }
 
     async def _episode(self, plan: Plan) -> Played:
@@ -524,7 +510,7 @@ def main() -> None:
     parser.add_size("--deaths", 5, 1, "of nodes")
     parser.add_size("--outage", 300, 20, "seconds of an outage of all desktops")
     parser.add_size("--kills", 10, 2, "of processes of a trainer, in each mode")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--work", type=Path, help="folder of the trainer's runs: one that was stopped goes on")
     args = parser.parse()
     if os.geteuid() != 0:
         parser.error("needs root: the truth is read through /proc")
@@ -536,15 +522,14 @@ def main() -> None:
 
     with own_place() as place:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
-        if "desktops" in args.parts and "desktops" not in document:
+        if "desktops" not in document:
             context = {**machine(), "seed": args.seed, "desktops": args.desktops}
             figures, details = run(args, 0.5 if args.smoke else FAULTY_SHARE, place)
             document["desktops"] = {**context, "command": " ".join(["python", *sys.argv]), **figures}
             save()
             for each in details:
                 print(each)
-        if "training" in args.parts:
-            run_trainers(args, document, place / "training", save)
+        run_trainers(args, document, args.work or place, save)
     save()
     show(document)
 
@@ -554,9 +539,8 @@ def run_trainers(args: Any, document: dict[str, Any], place: Path, save: Callabl
     import chaos_training
     from chaos_desktop import NOTES_VARIABLE
 
-    notes = place / "notes"
-    notes.mkdir(parents=True)
-    os.environ[NOTES_VARIABLE] = str(notes)
+    os.environ[NOTES_VARIABLE] = str(place / "notes of training")
+    (place / "notes of training").mkdir(parents=True, exist_ok=True)
     done = {name: document.get("training", {}).get(name, empty) for name, empty in (("unbroken", {}), ("runs", []))}
     before = belongings()
 
@@ -569,7 +553,7 @@ def run_trainers(args: Any, document: dict[str, Any], place: Path, save: Callabl
 
 def totals(document: Mapping[str, Any]) -> dict[str, Any]:
     """Figures of both parts together."""
-    parts = [document[name] for name in PARTS if name in document]
+    parts = [document[name] for name in ("desktops", "training") if name in document]
     lost = sum(part.get("lost", part.get("lost_sessions_share", 0.0) * part["episodes"]) for part in parts)
     return {
         **{name: document.get("training", {}).get(name, 0) for name in ("hangs", "steps_repeated")},
@@ -616,11 +600,9 @@ async def play_all(stage: Stage, args: Any, share: float) -> tuple[dict[str, Any
             parts[is_faulty].append(await stage.play(plans, deaths if is_faulty else 0))
     hurt = draw(args.seed, 3 * args.desktops, 0, "outage")
     outage = await stage.play_in_outage(hurt, args.outage)
-    metrics = await stage.pool.metrics_async()
     figures = summarize(parts[True], parts[False])
     figures["faults"]["node_killed"] = {"injected": stage.nodes.deaths}
     figures["outage"] = outage
-    figures["pool"] = {name: metrics[f"environment/{name}"] for name in ("loop_restarts", "hosts_dropped", "nodes")}
     played = [each for part in (*parts[True], *parts[False]) for each in part[0]]
     told = [f"{word}: {each}" for each in played for word, so in (("false", each.is_false), ("lost", each.error)) if so]
     return figures, told

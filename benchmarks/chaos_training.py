@@ -13,6 +13,7 @@ import json
 import os
 import random
 import re
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -25,6 +26,8 @@ from chaos_desktop import NOTES_VARIABLE, TRUTHS
 from trainer_run import MODES, TASKS, Workplace, copy_tasks, read_steps
 
 from arpo_verl.policy.shipped import write_shipped
+from arpo_verl.records.faults import read_faults
+from arpo_verl.records.json_files import append_objects, read_objects
 from arpo_verl.records.metrics import MetricsFiles
 from arpo_verl.records.starts import read_starts
 
@@ -40,13 +43,13 @@ KINDS: Mapping[str, str] = {
 """What is killed, and what its command line has in it, in small letters without underscores."""
 EARLY, OF_KILLS = 2, 10
 """So many kills of so many come before the first episode of a start."""
-MOST_STEPS, MOST_SECONDS = 6, 4.0
+MOST_STEPS, MOST_SECONDS = 5, 4.0
 """Another kill comes at most so many steps after its start, and so many seconds after the last of them."""
 KILLS_OF_A_RUN = 2
 MAX_WAIT_S = 120.0
 """A run in which nothing is recorded for longer, and that does not wait for anything that it says, hangs."""
 GIVE_UP_S, POLL_S = 400.0, 0.2
-SAVE_FREQ, GROUPS, STEPS = 5, 4, 16
+SAVE_FREQ, GROUPS, STEPS = 5, 4, 13
 """Steps between checkpoints, groups of a step, and steps of a run: more than two kills let a run reach."""
 ENGINES: Mapping[str, tuple[str, ...]] = {
     "sync": ("trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2"),
@@ -60,7 +63,9 @@ ENGINES: Mapping[str, tuple[str, ...]] = {
 """What gives each mode two engines."""
 OPTIONS = ("actor_rollout_ref.rollout.agent.num_workers=2", "environment.provider=chaos_desktop:make")
 OPTIONS += (f"trainer.save_freq={SAVE_FREQ}", "+environment.evaluate_timeout_s=60", "+environment.step_timeout_s=30")
-OPTIONS += ("actor_rollout_ref.rollout.n=2",)
+OPTIONS += ("actor_rollout_ref.rollout.n=2", "+environment.num_desktops=4", "gui_agent.max_steps=4")
+KILLS_FILE = "kills.jsonl"
+"""In a run's folder, the kills so far: a run that was stopped goes on."""
 _CRASHED = re.compile(r"^crashed      (?:after step (\d+)|before its first step): (.*)$", re.MULTILINE)
 _GOES_ON = re.compile(r"^goes on      (?:after step (\d+)|from the beginning), restart", re.MULTILINE)
 
@@ -80,10 +85,9 @@ def draw_kills(seed: int, mode: str, number: int) -> list[Kill]:
     while len(drawn) < number:
         kinds = [*KINDS] * (OF_KILLS // len(KINDS))
         numbers.shuffle(kinds)
-        early = numbers.sample(range(OF_KILLS), EARLY)
-        for index, kind in enumerate(kinds):
-            steps = numbers.randint(0, MOST_STEPS)
-            drawn.append(Kill(kind, None if index in early else steps, numbers.uniform(0, MOST_SECONDS)))
+        steps = [*[None] * EARLY, *[numbers.randint(0, MOST_STEPS) for _ in kinds[EARLY:]]]
+        numbers.shuffle(steps)
+        drawn += [Kill(*each, numbers.uniform(0, MOST_SECONDS)) for each in zip(kinds, steps, strict=True)]
     return drawn[:number]
 
 
@@ -91,7 +95,7 @@ def train(place: Path, document: Document, args: Any, save: Callable[[], None], 
     """Go on until each mode has its unbroken run and has had its kills. What is in the document is not done again.
 
     Args:
-        place: an empty folder.
+        place: a folder. With that of a command that was stopped, its run goes on.
         document: `unbroken`, the tasks of each mode's steps, and `runs`; a run is added once it is over.
         save: called when something was added.
         leaks: what a run that has ended has left behind.
@@ -106,7 +110,13 @@ def train(place: Path, document: Document, args: Any, save: Callable[[], None], 
     while any(plans.values()):
         mode = max(plans, key=lambda mode: len(plans[mode]))
         kills = plans[mode][:KILLS_OF_A_RUN] if mode in unbroken else []
-        run = _Run(workplace, f"{mode}-{len(runs)}-{len(kills)}", mode).play(kills)
+        name = f"{mode}-{len(runs)}" if kills else mode
+        if not kills:  # unbroken, also not by the end of this command
+            shutil.rmtree(place / name, ignore_errors=True)
+        run = _Run(workplace, name, mode).play(kills)
+        if "failed" in run and not run["kills"]:  # nothing that was killed is to blame
+            raise RuntimeError(run["failed"])
+        shutil.rmtree(place / name)
         left = {name: things for name, things in leaks().items() if things}
         run |= {"leaks": sum(map(len, left.values())), "left": left}
         if kills:
@@ -117,8 +127,6 @@ def train(place: Path, document: Document, args: Any, save: Callable[[], None], 
         else:
             unbroken[mode] = run
         save()
-        if "failed" in run and not run["kills"]:  # nothing that was killed is to blame
-            raise RuntimeError(run["failed"])
 
 
 class _Run:
@@ -132,10 +140,12 @@ class _Run:
 
     def play(self, plan: list[Kill]) -> Document:
         """Kill as planned and await the end; return what the run came to."""
-        document: Document = {"mode": self._mode, "kills": []}
+        kept = self._trainer.run_dir / KILLS_FILE
+        document: Document = {"mode": self._mode, "kills": read_objects(kept)}
         try:
-            for kill in plan:
+            for kill in plan[len(document["kills"]) :]:
                 self._kill(kill, document["kills"])
+                append_objects(kept, document["kills"][-1:])
             self._wait(self._trainer.has_ended)
             self._trainer.wait()
         except (RuntimeError, TimeoutError) as error:
@@ -145,12 +155,7 @@ class _Run:
         return document | self._figures()
 
     def _wait(self, condition: Callable[[], object]) -> None:
-        """Wait for it, and note the longest time in which nothing happened.
-
-        Raises:
-            RuntimeError: the run ended before.
-            TimeoutError: nothing happens any more.
-        """
+        """Wait for it as `wait_for` does, but not while nothing happens; note the longest time of that."""
 
         def is_over() -> bool:
             time.sleep(POLL_S)
@@ -187,9 +192,11 @@ class _Run:
         self._wait(is_due)
         due = time.time() + kill.seconds
         self._wait(lambda: time.time() >= due or (kill.steps is None and self._plays()))
+        if not (found := victims(kill.kind)):
+            raise RuntimeError(f"no {kill.kind} is left to kill:\n{trainer.last_words()}")
         kills.append({"kind": kill.kind, "before_first_episode": not self._plays()})
         crashes, killed = len(_CRASHED.findall(trainer.output())), time.time()
-        self._numbers.choice(victims(kill.kind)).kill()
+        self._numbers.choice(found).kill()
         self._wait(lambda: len(_CRASHED.findall(trainer.output())) > crashes)
         over = time.time()
         self._wait(lambda: len(_GOES_ON.findall(trainer.output())) > crashes)
@@ -198,7 +205,13 @@ class _Run:
         resumed = int(_GOES_ON.findall(trainer.output())[crashes] or 0)
         seconds = {"over_after_s": round(over - killed, 1), "again_after_s": round(self._began - killed, 1)}
         repeated = max(0, int(step or 0) - resumed)
-        kills[-1] |= {**seconds, "resumed_after": resumed, "steps_repeated": repeated, "sentence": sentence[:300]}
+        kills[-1] |= {
+            **seconds,
+            "longest_wait_s": round(self._longest_s, 1),
+            "resumed_after": resumed,
+            "steps_repeated": repeated,
+            "sentence": sentence[:300],
+        }
 
     def _plays(self) -> bool:
         """Whether the present start has begun to play."""
@@ -242,7 +255,7 @@ class _Run:
             "lost": sum(int(data["environment/dropped_sessions"]) for data in steps.values()),
             "longest_wait_s": round(self._longest_s, 1),
             "hangs": int(self._longest_s > MAX_WAIT_S),
-            "crashes": len(_CRASHED.findall(self._trainer.output())),
+            "crashes": len(read_faults(run_dir)),
             "scored_twice": sum(count > 1 for count in trained.values()),
             "false_rewards": len(false),
             "false": false,
@@ -289,20 +302,18 @@ def _command(process: psutil.Process) -> str:
 def summarize(document: Document) -> Document:
     """Figures of all runs, behind what they are of."""
     runs = document["runs"]
-    kills = [(run["mode"], kill) for run in runs for kill in run["kills"] if "sentence" in kill]
-    seconds: dict[str, list[float]] = {}
-    repeated: dict[str, list[int]] = {}
-    for mode, kill in kills:
-        seconds.setdefault(f"{mode}/{kill['kind']}", []).append(kill["over_after_s"])
-        repeated.setdefault(kill["kind"], []).append(kill["steps_repeated"])
+    kills = [kill for run in runs for kill in run["kills"] if "sentence" in kill]
+
+    def by_kind(name: str) -> Document:
+        return {kind: [kill[name] for kill in kills if kill["kind"] == kind] for kind in KINDS}
+
     names = ("hangs", "episodes", "lost", "false_rewards", "scored_twice", "leaks")
     return {
         "kills": len(kills),
-        "before_first_episode": sum(kill["before_first_episode"] for _, kill in kills),
+        "before_first_episode": sum(kill["before_first_episode"] for kill in kills),
         "unfinished_runs": sum("failed" in run or run["steps"] != STEPS for run in runs),
         "steps_with_other_tasks": sum(len(run["steps_with_other_tasks"]) for run in runs),
         **{name: sum(run[name] for run in (*runs, *document["unbroken"].values())) for name in names},
-        "steps_repeated": repeated,
-        "over_after_s": seconds,
+        **{name: by_kind(name) for name in ("steps_repeated", "over_after_s")},
         **document,
     }
