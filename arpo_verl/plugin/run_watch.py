@@ -127,6 +127,7 @@ def end_process(sentence: str) -> None:
 def in_words(error: object) -> str:
     """Return an error or its text on one line, shortened, without the colours and underlined code of Ray's messages."""
     text = " ".join(re.sub(r"\x1b\[[\d;]*m|\^{2,}", "", str(error)).split())
+    text = text.partition(" Some common causes include")[0]  # a text of Ray's that is always the same
     if isinstance(error, BaseException):
         text = f"{type(error).__name__}: {text}"
     return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS // 2]} ... {text[-_CHARACTERS // 2 :]}"
@@ -159,7 +160,6 @@ def _describe(actor: dict[str, Any]) -> str:
     cause = actor["DeathCause"]
     context = getattr(cause, cause.WhichOneof("context") or "actor_died_error_context")
     words = getattr(context, "error_message", "") or getattr(context, "formatted_exception_string", "")
-    words = words.partition(" Some common causes include")[0]  # a text of Ray's that is always the same
     node, pid = actor["Address"]["IPAddress"], actor["Pid"]
     return (
         f"A {part} died: {actor['Name'] or kind}, process {pid} on node {node}. Ray says: {in_words(words)} Look at "

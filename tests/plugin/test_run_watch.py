@@ -172,5 +172,6 @@ def test_the_end_is_noted_and_printed_and_has_a_status_of_its_own(tmp_path, run_
 def test_an_errors_words_are_short_and_on_one_line():
     assert in_words(ValueError("a\n  b \x1b[31mred\x1b[0m ^^^^")) == "ValueError: a b red"
     assert in_words(ActorDiedError()).startswith("ActorDiedError: ")
+    assert in_words("it died. Some common causes include: (1) memory") == "it died."
     long = in_words("x" * 300 + "y" * 300)
     assert len(long) < 410 and long.startswith("xx") and long.endswith("yy")
