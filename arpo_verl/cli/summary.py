@@ -7,8 +7,6 @@ from pathlib import Path
 
 from arpo_verl.config import require
 from arpo_verl.records.layout import OUTPUT_FILE
-from arpo_verl.records.run_summary import format_summary, summarize_run
-from arpo_verl.records.starting import read_start
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -20,6 +18,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Print the summary."""
+    from arpo_verl.records.run_summary import format_summary, summarize_run
+    from arpo_verl.records.starting import read_start
+
     require(args.run_dir.is_dir(), "RUN", "a run's folder", str(args.run_dir), "a run prints it when it starts")
     start = read_start(args.run_dir)
     if start is None:

@@ -269,7 +269,7 @@ def test_a_replayed_success_gets_its_screenshots_back(empty_queue, rollouts, sam
     screenshots = output.screenshots
     folder = tmp_path / "step_000001" / "a__p1_0"
     folder.mkdir(parents=True)
-    (folder / "episode.json").write_text(json.dumps({"screenshots": ["00.png", "01.png"]}))
+    (folder / "episode.json").write_text(json.dumps({"task_id": "a", "screenshots": ["00.png", "01.png"]}))
     rollouts.put("p1", [output])
     batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
     tq.kv_clear(keys=batch.keys, partition_id="train")
