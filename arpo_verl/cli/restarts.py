@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from arpo_verl.cli.trainer_process import TrainerProcess
+    from arpo_verl.records.faults import Fault
 
 A_DAY = 10
 """Most starts after a crash in 24 hours, unless more in a row are allowed."""
@@ -50,7 +51,7 @@ class Restarts:
         self._step, self._in_a_row = 0, 0
         self._times: list[float] = []
 
-    def allow(self, process: TrainerProcess, step: int | None, fault: str | None) -> bool:
+    def allow(self, process: TrainerProcess, step: int | None, fault: Fault | None) -> bool:
         """Return whether the run starts again.
 
         Args:
@@ -62,7 +63,8 @@ class Restarts:
             self._step, self._in_a_row = step, 0
         if process.status == 0 or process.got_signal or not self._most:
             return False
-        if fault is None and (self._step == 0 or process.has_lasting_error() or (step is None and process.refusal())):
+        ours = process.has_lasting_error() or (step is None and process.refusal())
+        if fault.lasts if fault is not None else self._step == 0 or ours:
             return False  # the next start would end in the same way
         self._times = [at for at in self._times if time.monotonic() - at < DAY_S]
         if self._in_a_row == self._most:

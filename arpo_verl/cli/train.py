@@ -183,11 +183,11 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str], most_res
         process = TrainerProcess(command, log, env)
         with process.gets_signals():
             step = _follow(process, run_dir, earlier_starts, total)
-        fault = next((fault.sentence for fault in read_faults(run_dir)[earlier_faults:]), None)
+        fault = next(iter(read_faults(run_dir)[earlier_faults:]), None)
         if not restarts.allow(process, step, fault):
-            _tell_end(process, config, step, [line for line in (fault, restarts.limit) if line])
+            _tell_end(process, config, step, [line for line in (fault and fault.sentence, restarts.limit) if line])
             return process.status
-        reason = fault or process.describe_end()
+        reason = fault.sentence if fault else process.describe_end()
         print(f"\ncrashed      {_when(step)}: {reason}", flush=True)
         if fault is None:
             with contextlib.suppress(OSError):  # such as a full disk

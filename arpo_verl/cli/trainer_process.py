@@ -29,7 +29,7 @@ _ERROR_LINES = 400
 """Lines that may follow `FAILED`: a worker's traceback within the trainer's."""
 
 _LASTING = re.compile(
-    r"\barpo_verl\.errors\.(?:Config|Task|Replay|SessionsLost|PatchLost|MissingDependency)Error\b|"
+    r"\barpo_verl\.errors\.(?:Config|Task|Replay|PatchLost|MissingDependency)Error\b|"
     r"\barpo_verl\.errors\.SeveralErrors\b"
 )
 """Errors that another start would meet again, in a traceback."""

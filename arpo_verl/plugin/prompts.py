@@ -18,7 +18,7 @@ import ray
 from ray.actor import ActorHandle
 
 from arpo_verl.plugin.queue import TensorDict
-from arpo_verl.plugin.run_watch import GO_ON, RunWatch, in_words
+from arpo_verl.plugin.run_watch import GO_ON, Lasting, RunWatch, in_words
 from arpo_verl.pool.desktop_pool import DesktopPool
 
 FRUITLESS_BATCHES = 3
@@ -95,7 +95,7 @@ class FruitlessPrompts:
         if self._in_a_row < self._most:
             return ""
         causes = "; ".join(f"{number} times {self._examples[error]}" for error, number in self._errors.most_common(3))
-        return (
+        return Lasting(
             f"The last {self._in_a_row} prompts all lost sessions, so no batch can be put together. The most frequent "
             f"reasons are: {causes}. Remove the reason. {GO_ON}"
         )

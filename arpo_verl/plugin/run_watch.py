@@ -50,6 +50,10 @@ _PARTS = {
 }
 
 
+class Lasting(str):
+    """Why the run cannot go on, if another start would meet it again."""
+
+
 class RunWatch:
     """Watches this process's run, from `start` on.
 
@@ -118,7 +122,7 @@ def end_process(sentence: str) -> None:
     print(f"arpo_verl: the run ends: {sentence}", flush=True)
     if RUN_DIR_VARIABLE in os.environ:
         try:
-            note_fault(Path(os.environ[RUN_DIR_VARIABLE]), sentence)
+            note_fault(Path(os.environ[RUN_DIR_VARIABLE]), sentence, isinstance(sentence, Lasting))
         except OSError as error:
             print(f"arpo_verl: could not note it in the run's folder: {error}", flush=True)
     os._exit(1)

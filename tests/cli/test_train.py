@@ -278,6 +278,7 @@ FAULT = "The queue's storage died on node 10.0.0.7"
         ("fault", ["--restarts=0"], [1, 1], f"arpo-verl: {FAULT}"),
         ("fault", ["trainer.resume_mode=disable"], [1, 1], f"arpo-verl: {FAULT}"),
         ("ours", [], [1, 1], "exit status 1 after step 2"),
+        ("lasts", [], [1, 1], f"arpo-verl: {FAULT}"),
         ("fault,refused", [], [1, 1], "arpo-verl: 2 problems:"),
     ],
 )

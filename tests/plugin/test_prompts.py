@@ -14,7 +14,7 @@ from support.scripted_workers import FAIL, Play
 from arpo_verl.cpu.warm_workers import py_executable
 from arpo_verl.plugin import settings
 from arpo_verl.plugin.prompts import FRUITLESS_BATCHES, EndedPrompt, FruitlessPrompts, LostSessions
-from arpo_verl.plugin.run_watch import GO_ON
+from arpo_verl.plugin.run_watch import GO_ON, Lasting
 
 PATIENCE_S = 120
 
@@ -130,3 +130,4 @@ def test_prompts_of_which_none_can_come_into_a_batch_end_the_run(keeps_partial, 
         assert prompts.note(prompt) == ""
     assert f"The last {most} prompts all lost sessions" in (sentence := prompts.note(useless))
     assert f"{most * lost} times E: no" in sentence and sentence.endswith(GO_ON)
+    assert isinstance(sentence, Lasting), "a run that starts again would lose them again"

@@ -156,16 +156,17 @@ def test_the_first_sentence_ends_the_run_and_a_look_that_fails_does_not(watch, m
     assert ended == ["first"]
 
 
-@pytest.mark.parametrize("run_dir", ["run", "file/run", None])
-def test_the_end_is_noted_and_printed_and_has_a_status_of_its_own(tmp_path, run_dir):
+@pytest.mark.parametrize(("run_dir", "kind"), [("run", "str"), ("run", "Lasting"), ("file/run", "str"), (None, "str")])
+def test_the_end_is_noted_and_printed_and_has_a_status_of_its_own(tmp_path, run_dir, kind):
     """Also where the run has no folder, or one that cannot be written."""
     (tmp_path / "file").write_text("")
     env = {name: value for name, value in os.environ.items() if name != RUN_DIR_VARIABLE}
     env |= {} if run_dir is None else {RUN_DIR_VARIABLE: str(tmp_path / run_dir)}
-    code = "from arpo_verl.plugin.run_watch import end_process; end_process('an engine died')"
+    code = f"from arpo_verl.plugin.run_watch import *; end_process({kind}('an engine died'))"
     ended = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 1 and "arpo_verl: the run ends: an engine died" in ended.stdout
-    assert [fault.sentence for fault in read_faults(tmp_path / "run")] == ["an engine died"] * (run_dir == "run")
+    noted = [(fault.sentence, fault.lasts) for fault in read_faults(tmp_path / "run")]
+    assert noted == [("an engine died", kind == "Lasting")] * (run_dir == "run")
     assert ("could not note it" in ended.stdout) == (run_dir == "file/run")
 
 

@@ -69,11 +69,11 @@ def log(file, step: int, data: dict) -> None:
 
 
 def end(ending: str, run_dir: Path) -> None:
-    if ending in ("fault", "leaves"):
-        note_fault(run_dir, "The queue's storage died on node 10.0.0.7")
+    if ending in ("fault", "leaves", "lasts"):
+        note_fault(run_dir, "The queue's storage died on node 10.0.0.7", lasts=ending == "lasts")
         os._exit(1)
     if ending == "ours":
-        print("Traceback\nthe trainer failed\narpo_verl.errors.SessionsLostError: no prompt came to an end", flush=True)
+        print("Traceback\nthe trainer failed\narpo_verl.errors.ConfigError: no desktop can be made", flush=True)
         os._exit(1)
     if ending == "crashes":
         raise RuntimeError("the \x1b[36mworker\x1b[0m died")
