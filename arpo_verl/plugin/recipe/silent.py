@@ -70,9 +70,10 @@ def _parts(recipe: Recipe) -> Refusals:
     if not recipe["trainer.use_v1"]:
         yield "trainer.use_v1", "true: the sampler, the desktops and replay need the V1 trainer", "leave it out"
     # __init__.py | _plugins_policy = os.getenv(
-    plugins = (os.environ.get("VERL_USE_EXTERNAL_PLUGINS") or "auto").strip().lower()
+    plugins = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
     modules = (os.environ.get("VERL_USE_EXTERNAL_MODULES") or "").split(",")
-    if not {"auto", "arpo_verl"} & {name.strip() for name in plugins.split(",")} and "arpo_verl.plugin" not in modules:
+    is_loaded = plugins == "auto" or "arpo_verl" in [name.strip() for name in plugins.split(",")]
+    if not is_loaded and "arpo_verl.plugin" not in modules:
         reason = "auto, or a list with arpo_verl: veRL's workers would not have our parts"
         yield "VERL_USE_EXTERNAL_PLUGINS", reason, "unset it in the environment"
     # trainer/ppo/v1/agent_loop_tq.py | default_agent_loop = config.agent.default_agent_loop

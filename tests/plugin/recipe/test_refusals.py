@@ -39,6 +39,8 @@ SILENT_IN_FULL = [
     ("trainer.use_v1=false", "trainer.use_v1 must be true"),
     ("VERL_USE_EXTERNAL_PLUGINS=none", "VERL_USE_EXTERNAL_PLUGINS must be auto, or a list with arpo_verl"),
     ("VERL_USE_EXTERNAL_PLUGINS=mine,other", "got 'mine,other'; unset it in the environment"),
+    ("VERL_USE_EXTERNAL_PLUGINS=auto,other", "got 'auto,other'; unset it in the environment"),
+    ("VERL_USE_EXTERNAL_PLUGINS=", "got ''; unset it in the environment"),
     ("VLLM_PLUGINS=mine", "VLLM_PLUGINS must be unset, or a list with arpo_verl"),
     (
         "rollout.tensor_model_parallel_size=4 trainer.n_gpus_per_node=2 trainer.nnodes=8",
