@@ -7,6 +7,7 @@ the fewest, which ends with the prompt.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Sequence
@@ -24,6 +25,9 @@ from arpo_verl.pool.desktop_pool import DesktopPool
 FRUITLESS_BATCHES = 3
 """Batches' worth of useless prompts in a row after which the run ends. Such a cause does not go away by itself, and the
 pool already waits for desktops before it gives up a session."""
+_DEAD_ENGINE = re.compile(r"(RayTaskError|GenerationError)\b.*\bEngineDeadError\b")
+"""vLLM's error once its EngineCore or a GPU's process has died. The server lives on, so Ray notes no death. It fails
+each request at once, and so gets nearly all: veRL's router sends a request to the server that has the fewest."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ class FruitlessPrompts:
 
     def note(self, prompt: EndedPrompt) -> str:
         """Note that a prompt is over, and return why the run cannot go on, or ''."""
+        if dead := next(filter(_DEAD_ENGINE.match, prompt.reasons), ""):
+            return f"A rollout engine died, while its server lives on: {dead} {GO_ON}"
         if prompt.validates:
             return ""
         if not prompt.reasons or (self._keeps_partial and len(prompt.reasons) < prompt.num_sessions):

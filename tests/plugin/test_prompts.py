@@ -12,9 +12,10 @@ import ray
 from support.scripted_workers import FAIL, Play
 
 from arpo_verl.cpu.warm_workers import py_executable
+from arpo_verl.errors import GenerationError
 from arpo_verl.plugin import settings
 from arpo_verl.plugin.prompts import FRUITLESS_BATCHES, EndedPrompt, FruitlessPrompts, LostSessions
-from arpo_verl.plugin.run_watch import GO_ON, Lasting
+from arpo_verl.plugin.run_watch import GO_ON, Lasting, in_words
 
 PATIENCE_S = 120
 
@@ -131,3 +132,17 @@ def test_prompts_of_which_none_can_come_into_a_batch_end_the_run(keeps_partial, 
     assert f"The last {most} prompts all lost sessions" in (sentence := prompts.note(useless))
     assert f"{most * lost} times E: no" in sentence and sentence.endswith(GO_ON)
     assert isinstance(sentence, Lasting), "a run that starts again would lose them again"
+
+
+@pytest.mark.parametrize("validates", [False, True])
+def test_a_dead_engine_whose_server_lives_ends_the_run(validates):
+    """It failed each request at once, got nearly all, and lost their sessions."""
+
+    class RayTaskError(Exception):
+        pass
+
+    dead = type("RayTaskError(EngineDeadError)", (RayTaskError,), {})("EngineCore encountered an issue")
+    wrapped = GenerationError("the rollout engine gave no reply: ... EngineDeadError: EngineCore encountered an issue")
+    for error, ends in ((dead, True), (wrapped, True), (ValueError("EngineDeadError"), False)):
+        sentence = FruitlessPrompts(9, True).note(EndedPrompt(validates, 2, ("E: no", in_words(error))))
+        assert ("EngineCore encountered an issue" in sentence) == ends and not isinstance(sentence, Lasting)
