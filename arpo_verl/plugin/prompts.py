@@ -25,6 +25,8 @@ from arpo_verl.pool.desktop_pool import DesktopPool
 FRUITLESS_BATCHES = 3
 """Batches' worth of useless prompts in a row after which the run ends. Such a cause does not go away by itself, and the
 pool already waits for desktops before it gives up a session."""
+_OF_ENGINES = ("Actor", "RayTaskError", "GenerationError")
+"""How names of errors begin that a request to an engine raises."""
 _DEAD_ENGINE = re.compile(r"(RayTaskError|GenerationError)\b.*\bEngineDeadError\b")
 """vLLM's error once its EngineCore or a GPU's process has died. The server lives on, so Ray notes no death. It fails
 each request at once, and so gets nearly all: veRL's router sends a request to the server that has the fewest."""
@@ -101,7 +103,9 @@ class FruitlessPrompts:
         if self._in_a_row < self._most:
             return ""
         causes = "; ".join(f"{number} times {self._examples[error]}" for error, number in self._errors.most_common(3))
-        return Lasting(
+        # What an engine or its node causes, a new start may end.
+        kind = str if any(error.startswith(_OF_ENGINES) for error in self._errors) else Lasting
+        return kind(
             f"The last {self._in_a_row} prompts all lost sessions, so no batch can be put together. The most frequent "
             f"reasons are: {causes}. Remove the reason. {GO_ON}"
         )

@@ -132,6 +132,8 @@ def test_prompts_of_which_none_can_come_into_a_batch_end_the_run(keeps_partial, 
     assert f"The last {most} prompts all lost sessions" in (sentence := prompts.note(useless))
     assert f"{most * lost} times E: no" in sentence and sentence.endswith(GO_ON)
     assert isinstance(sentence, Lasting), "a run that starts again would lose them again"
+    of_engine = EndedPrompt(False, 2, ("ActorUnavailableError: no answer",) * lost)
+    assert not isinstance(prompts.note(of_engine), Lasting), "a new start has new engines"
 
 
 @pytest.mark.parametrize("validates", [False, True])
