@@ -12,7 +12,7 @@ import pytest
 from support import ROOT, take_interrupts
 from support.run_holder import start_holder
 
-from arpo_verl.cli import restarts, shown, train
+from arpo_verl.cli import restarts, shown, train, trainer_process
 from arpo_verl.cli.main import main
 from arpo_verl.cli.shown import shown_command
 from arpo_verl.cli.step_display import StepDisplay, open_display
@@ -194,6 +194,11 @@ def test_a_trainer_that_a_signal_ended_has_that_status_and_its_last_words(tmp_pa
     assert status == 128 + signal.SIGKILL
     assert "the last words" in err
     assert "SIGKILL ended the trainer (the kernel does that when memory runs out, see `dmesg`) after" in err
+
+
+def test_a_signal_without_a_name_is_told_by_its_number(tmp_path):
+    process = trainer_process.TrainerProcess(["sh", "-c", "kill -40 $$"], tmp_path / "log", {})
+    assert process.describe_end() == "signal 40 ended the trainer"
 
 
 def test_a_refusal_shows_what_this_start_printed_alone(tmp_path, run):
