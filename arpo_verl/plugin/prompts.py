@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -25,6 +26,9 @@ from arpo_verl.pool.desktop_pool import DesktopPool
 FRUITLESS_BATCHES = 3
 """Batches' worth of useless prompts in a row after which the run ends. Such a cause does not go away by itself, and the
 pool already waits for desktops before it gives up a session."""
+CLOSING_S = 20.0
+"""Seconds that a run may take to end by itself once it has closed the queue, for whose storage veRL waits up to 15 s.
+What is played then fails."""
 _OF_ENGINES = ("Actor", "RayTaskError", "GenerationError")
 """How names of errors begin that a request to an engine raises."""
 _DEAD_ENGINE = re.compile(r"(RayTaskError|GenerationError)\b.*\bEngineDeadError\b")
@@ -125,7 +129,7 @@ class Prompts:
         self._playing: dict[ray.ObjectRef[EndedPrompt], int] = {}
         """Calls to workers, each with the worker's number."""
         self._lock = threading.Lock()
-        self._fault = ""
+        self._fault, self._counts_from = "", 0.0
         watch.checks.append(self.check)
 
     def play(self, batch: TensorDict) -> None:
@@ -146,7 +150,7 @@ class Prompts:
                 del self._playing[call]
                 self._watch.moved()
                 self._fault = self._fault or self._end_of(call)
-            return self._fault
+            return self._fault if time.monotonic() >= self._counts_from else ""
 
     def _end_of(self, call: ray.ObjectRef[EndedPrompt]) -> str:
         try:
@@ -154,4 +158,5 @@ class Prompts:
         except ray.exceptions.ActorUnavailableError:  # it may play on, and the queue will say how the prompt ended
             return ""
         except ray.exceptions.RayError as error:
+            self._counts_from = self._counts_from or time.monotonic() + CLOSING_S
             return f"A rollout worker failed to play a prompt. Ray says: {in_words(error)} {GO_ON}"

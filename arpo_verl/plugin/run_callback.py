@@ -174,7 +174,7 @@ def refuse_unfit(config: DictConfig) -> None:
         logger.exception("a check of the recipe failed")
         raise SystemExit(
             f"arpo_verl: the recipe cannot be checked ({type(error).__name__}: {error}), so the run does not start; "
-            "look for a null, a 0 or a typo in what the traceback above names"
+            "look for a null, a 0 or a typo in what the traceback above, or in the run's output.log, names"
         ) from error
 
 

@@ -36,7 +36,7 @@ POLL_S = 5.0
 REFUSALS = 3
 """Looks in a row at which nothing listens at the head's port, after which the head counts as gone."""
 GO_ON = "A new start resumes from the last checkpoint."
-_CONNECT_S = 5.0
+_CONNECT_S, NOTE_S = 5.0, 10.0
 _CHARACTERS = 400
 """Most characters of an error in a message."""
 _INTENDED = ("RAY_KILL", "OUT_OF_SCOPE", "REF_DELETED", "OWNER_DIED")
@@ -97,7 +97,12 @@ class RunWatch:
     def _watch(self) -> None:
         while True:
             time.sleep(POLL_S)
-            if sentence := self.find():
+            try:
+                sentence = self.find()
+            except Exception:  # Ray is just ending
+                logger.warning("could not look whether the run's processes live", exc_info=True)
+                continue
+            if sentence:
                 self._end(sentence)
 
     def _find_dead(self) -> str:
@@ -120,12 +125,18 @@ class RunWatch:
 def end_process(sentence: str) -> None:
     """Note why the run ends, print it, and end this process at once. Ray then ends the run."""
     print(f"arpo_verl: the run ends: {sentence}", flush=True)
+    writer = threading.Thread(target=_note, args=(sentence,), daemon=True)
+    writer.start()
+    writer.join(NOTE_S)  # a network's disk that hangs keeps no run alive
+    os._exit(1)
+
+
+def _note(sentence: str) -> None:
     if RUN_DIR_VARIABLE in os.environ:
         try:
             note_fault(Path(os.environ[RUN_DIR_VARIABLE]), sentence, isinstance(sentence, Lasting))
         except OSError as error:
             print(f"arpo_verl: could not note it in the run's folder: {error}", flush=True)
-    os._exit(1)
 
 
 def in_words(error: object) -> str:

@@ -13,7 +13,7 @@ from support.scripted_workers import FAIL, Play
 
 from arpo_verl.cpu.warm_workers import py_executable
 from arpo_verl.errors import GenerationError
-from arpo_verl.plugin import settings
+from arpo_verl.plugin import prompts, settings
 from arpo_verl.plugin.prompts import FRUITLESS_BATCHES, EndedPrompt, FruitlessPrompts, LostSessions
 from arpo_verl.plugin.run_watch import GO_ON, Lasting, in_words
 
@@ -74,11 +74,14 @@ def test_prompts_go_to_the_workers_that_have_fewest(play, empty_queue):
     assert sorted(many.values()) == [1, 2, 2]
 
 
-def test_an_error_of_a_workers_own_ends_the_run(play):
+def test_an_error_of_a_workers_own_ends_the_run(play, monkeypatch):
+    """But not at once: a run that has just closed the queue fails what is played, and ends by itself."""
+    monkeypatch.setattr(prompts, "CLOSING_S", 1.0)
     run = play(num_workers=1)
     run.columns.remove("index")  # which veRL's worker needs
     run.draw(1)
     sentence = wait_for(run.manager.prompts.check)
+    assert time.monotonic() >= run.manager.prompts._counts_from > 0
     assert "failed to play a prompt" in sentence and "KeyError" in sentence and GO_ON in sentence
     assert run.manager.prompts.check() == sentence
 
