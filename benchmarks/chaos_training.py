@@ -120,13 +120,26 @@ def train(place: Path, document: Document, args: Any, save: Callable[[], None], 
         left = {name: things for name, things in leaks().items() if things}
         run |= {"leaks": sum(map(len, left.values())), "left": left}
         if kills:
-            tasks, expected = run.pop("tasks"), unbroken[mode]["tasks"]
-            run["steps_with_other_tasks"] = [step for step in expected if tasks.get(step) != expected[step]]
+            run["groups_ahead"] = groups_ahead(run["tasks"], unbroken[mode]["tasks"])
             runs.append(run)
             del plans[mode][: len(run["kills"])]
         else:
             unbroken[mode] = run
         save()
+
+
+def groups_ahead(tasks: Mapping[str, list[str]], expected: Mapping[str, list[str]]) -> int:
+    """The most groups at the end of a step whose tasks an unbroken run had not trained on by then.
+
+    It is 0 in `sync`. An asynchronous mode trains on the groups that are over first, so there it may be as many as play
+    at once. A start that lost or repeated tasks would be further ahead.
+    """
+    ours, theirs, most = Counter[str](), Counter[str](), 0
+    for step in expected:
+        ours.update(tasks.get(step, ()))
+        theirs.update(expected[step])
+        most = max(most, (ours - theirs).total(), (theirs - ours).total())
+    return most
 
 
 class _Run:
@@ -312,7 +325,9 @@ def summarize(document: Document) -> Document:
         "kills": len(kills),
         "before_first_episode": sum(kill["before_first_episode"] for kill in kills),
         "unfinished_runs": sum("failed" in run or run["steps"] != STEPS for run in runs),
-        "steps_with_other_tasks": sum(len(run["steps_with_other_tasks"]) for run in runs),
+        "groups_ahead": {
+            mode: max((run["groups_ahead"] for run in runs if run["mode"] == mode), default=0) for mode in MODES
+        },
         **{name: sum(run[name] for run in (*runs, *document["unbroken"].values())) for name in names},
         **{name: by_kind(name) for name in ("steps_repeated", "over_after_s")},
         **document,

@@ -92,12 +92,12 @@ def test_a_row_that_was_trained_on_with_another_reward_than_its_episode_is_found
 
 def test_figures_of_both_parts_add_up():
     kill = {"kind": "worker", "before_first_episode": True, "over_after_s": 7.0, "steps_repeated": 3, "sentence": "it"}
-    run = {"mode": "sync", "kills": [kill], "steps": chaos_training.STEPS, "steps_with_other_tasks": [4], "hangs": 1}
+    run = {"mode": "sync", "kills": [kill], "steps": chaos_training.STEPS, "groups_ahead": 1, "hangs": 1}
     run |= {"episodes": 60, "lost": 2, "false_rewards": 1, "leaks": 3, "scored_twice": 0}
     failed = {**run, "kills": [{"kind": "pool"}], "failed": "why"}
     unbroken = {**run, "hangs": 0, "episodes": 0, "lost": 0, "false_rewards": 0, "leaks": 0}
     training = chaos_training.summarize({"runs": [run, failed], "unbroken": {"sync": unbroken}})
-    assert (training["kills"], training["unfinished_runs"], training["steps_with_other_tasks"]) == (1, 1, 2)
+    assert (training["kills"], training["unfinished_runs"], training["groups_ahead"]["sync"]) == (1, 1, 1)
     desktops = {"episodes": 80, "lost_sessions_share": 0.05, "false_rewards": 0, "leaks": 1}
     totals = chaos.totals({"desktops": desktops, "training": training})
     figures = {"hangs": 2, "false_rewards": 2, "leaks": 7, "lost_sessions_share": 0.04}
@@ -140,4 +140,4 @@ def test_in_small_no_reward_is_false_and_nothing_is_left(tmp_path):
     assert sum(kind["injected"] for kind in figures["desktops"]["faults"].values()) > 15
     assert figures["lost_sessions_share"] == figures["desktops"]["outage"]["lost"] == 0
     (run,) = figures["training"]["runs"]
-    assert len(run["kills"]) == 2 and (run["steps"], run["steps_with_other_tasks"]) == (chaos_training.STEPS, [])
+    assert len(run["kills"]) == 2 and (run["steps"], run["groups_ahead"]) == (chaos_training.STEPS, 0)
