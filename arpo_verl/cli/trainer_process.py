@@ -109,10 +109,11 @@ class TrainerProcess:
         if code >= 0:
             return f"the trainer ended with exit status {code}"
         name = {number.value: number.name for number in signal.Signals}.get(-code, f"signal {-code}")
-        hint = {
+        hints: dict[int, str] = {
             signal.SIGKILL: " (the kernel does that when memory runs out, see `dmesg`)",
             signal.SIGALRM: ", which had failed and did not end by itself,",
-        }.get(-code, "")
+        }
+        hint = hints.get(-code, "")
         return f"{name} ended the trainer" + (hint if self._kill_at == math.inf else "")
 
     def last_lines(self, count: int = LAST_LINES) -> list[str]:
