@@ -68,12 +68,12 @@ def marked_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str
     return {**environ, _MARK: _mark}
 
 
-def marked_processes() -> list[int]:
-    """Return the running processes that have this process's mark."""
-    mark, found = f"{_MARK}={_mark}".encode(), []
+def processes_with(variable: str) -> list[int]:
+    """Return the running processes that have this `NAME=VALUE` in their environment."""
+    word, found = variable.encode(), []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # it has ended, or is another user's
-            if mark in environ.read_bytes().split(b"\0"):
+            if word in environ.read_bytes().split(b"\0"):
                 found.append(int(environ.parent.name))
     return found
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from omegaconf import OmegaConf
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.reaper import marked_processes
 from arpo_verl.records.run_lock import check_free
 
 if TYPE_CHECKING:
@@ -80,24 +79,24 @@ class Restarts:
         return f"restart {len(self._times)} of at most {self._most_a_day} in 24 hours"
 
 
-def wait_until_free(config: DictConfig, run_dir: Path) -> None:
+def wait_until_free(config: DictConfig, run_dir: Path, process: TrainerProcess) -> None:
     """Wait until nothing of the ended start runs and the cluster has the recipe's GPUs; print what we wait for."""
     kill_at, printed = time.monotonic() + KILL_AFTER_S, ""
-    while waits_for := _obstacle(config, run_dir):
+    while waits_for := _obstacle(config, run_dir, process):
         if waits_for != printed:
             printed = waits_for
             print(f"waits        until {waits_for}", flush=True)
         if time.monotonic() > kill_at:
-            for pid in marked_processes():
+            for pid in process.left():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         time.sleep(POLL_S)
 
 
-def _obstacle(config: DictConfig, run_dir: Path) -> str | None:
+def _obstacle(config: DictConfig, run_dir: Path, process: TrainerProcess) -> str | None:
     from arpo_verl.plugin.recipe.checks import joins_cluster  # it imports torch, so not before a crash
 
-    if marked_processes():
+    if process.left():
         return "the processes of this start have ended"
     try:
         check_free(run_dir)

@@ -192,7 +192,7 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str], most_res
         if fault is None:
             with contextlib.suppress(OSError):  # such as a full disk
                 note_fault(run_dir, f"{reason} {_when(step)}")
-        wait_until_free(config, run_dir)
+        wait_until_free(config, run_dir, process)
         saved = _saved_step(config)
         if total is not None and saved == total:
             print(_finished(run_dir, total))

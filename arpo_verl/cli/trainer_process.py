@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import re
+import secrets
 import select
 import shutil
 import signal
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from arpo_verl.reaper import marked_environment
+from arpo_verl.reaper import marked_environment, processes_with
 from arpo_verl.records.starting import LAST_LINES, last_lines
 
 STOPPING_S = 10.0
@@ -24,6 +25,8 @@ FAILED = "the trainer failed"
 """A line of `plugin.run_callback` in the output of a trainer that an error ends, which may then hang for minutes."""
 REFUSED = "arpo_verl: "
 """The start of `plugin.run_callback`'s message when it refuses a recipe; nothing follows that message."""
+_START = "ARPO_VERL_START"
+"""Environment variable of all processes of one start."""
 _REFUSAL_LINES = 200
 _ERROR_LINES = 400
 """Lines that may follow `FAILED`: a worker's traceback within the trainer's."""
@@ -55,11 +58,12 @@ class TrainerProcess:
         self.got_signal = False
         """Whether we passed a signal on to it at any time."""
         self._kill_at = math.inf
+        self._name = secrets.token_hex(16)
         with log.open("ab") as file:
             self._begin = file.tell()
             self._process = subprocess.Popen(
                 command,
-                env=marked_environment(env),
+                env={**marked_environment(env), _START: self._name},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -125,6 +129,10 @@ class TrainerProcess:
         lines = self.last_lines(_REFUSAL_LINES) if self.status == 1 else []
         first = next((number for number, line in enumerate(lines) if line.startswith(REFUSED)), len(lines))
         return [line.replace(REFUSED, "arpo-verl: ", 1) if line.startswith(REFUSED) else line for line in lines[first:]]
+
+    def left(self) -> list[int]:
+        """Return the processes of this start that still run."""
+        return processes_with(f"{_START}={self._name}")
 
     def has_lasting_error(self) -> bool:
         """Return whether an error of ours ended it that another start would meet again."""
