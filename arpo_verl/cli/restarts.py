@@ -63,8 +63,9 @@ class Restarts:
         if process.status == 0 or process.got_signal or not self._most:
             return False
         ours = process.has_lasting_error() or (step is None and process.refusal())
-        if fault.lasts if fault is not None else self._step == 0 or ours:
-            return False  # the next start would end in the same way
+        ends_alike = fault.lasts if fault else self._step == 0 or ours
+        if ends_alike:  # so would the next start
+            return False
         self._times = [at for at in self._times if time.monotonic() - at < DAY_S]
         if self._in_a_row == self._most:
             self.limit = f"the run does not start again: {self._most} starts in a row finished no new step"
