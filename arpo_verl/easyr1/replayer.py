@@ -13,6 +13,7 @@ from arpo_verl.easyr1.settings import DoorConfig
 from arpo_verl.records.jumps import JumpDetector
 from arpo_verl.records.run_records import GroupLog, RunRecords
 from arpo_verl.replay.choice import form_groups
+from arpo_verl.replay.methods import method_that_replaces
 from arpo_verl.replay.metrics import group_metrics, rollout_metrics, store_metrics
 from arpo_verl.replay.planner import ReplayPlanner
 from arpo_verl.replay.rules import RowLimits, check_replayable, reward_function
@@ -50,7 +51,9 @@ class Replayer:
         self._jumps = JumpDetector()
         arguments = {"environment.partial_credit": door.environment.partial_credit}
         self.store = SuccessStore(door.replay.capacity_per_task, reward_function(None, None, arguments))
-        self._planner = ReplayPlanner(self.store, door.replay, self._check)
+        self._planner = ReplayPlanner(
+            method_that_replaces(door.replay, "with EasyR1"), self.store, door.replay, self._check
+        )
         self.replayed: set[str] = set()
         """The keys of the last step's replays."""
 
@@ -67,8 +70,8 @@ class Replayer:
             if self._config.enable and outcomes[-1].is_success(self._config):
                 new.append(trajectory_of(outcomes[-1], one.episode, step))
         groups = form_groups(outcomes)
-        replacements = self._planner.plan(groups, step) if self._config.enable else ()
-        replays = {one.outcome.key: self.store.trajectory(one.candidate.serial) for one in replacements}
+        plan = self._planner.plan(groups, step) if self._config.enable else ()
+        replays = {replay.key: self.store.trajectory(replay.candidate.serial) for replay in plan}
         self.replayed.clear()
         self.replayed |= replays.keys()
         rows |= {key: self._replayed(key, trajectory) for key, trajectory in replays.items()}
@@ -81,7 +84,7 @@ class Replayer:
             **rollout_metrics(groups),
             "rollout/dropped": len(played) - len(outcomes),
             "rollout/tasks_jumped": len(jumps),
-            **group_metrics(groups, replacements, self._config),
+            **group_metrics(groups, plan, self._config, step),
             **store_metrics(self.store, len(new)),
             **self._planner.take_counts(),
         }

@@ -58,9 +58,13 @@ def compute_replay_grpo_advantage(
         rewards_E = token_level_rewards[last].sum(dim=-1)
         if replay.enable:
             is_replay_E = [isinstance(label, RowLabel) and label.is_replay for label in groups]
+            own_E = [label.advantage if isinstance(label, RowLabel) else None for label in groups]
+            members = [label if own is None else object() for label, own in zip(groups, own_E, strict=True)]
             advantages_E = group_advantages(
-                rewards_E, groups, is_replay_B=is_replay_E, std=replay.std, divide_by_std=divide_by_std
+                rewards_E, members, is_replay_B=is_replay_E, std=replay.std, divide_by_std=divide_by_std
             )
+            for number, own in enumerate(own_E):
+                advantages_E[number] = advantages_E[number] if own is None else own
         else:
             # One token each, since a rollout correction may have rejected the whole last row of an episode.
             stock_E1, _ = compute_grpo_outcome_advantage(
@@ -78,8 +82,11 @@ def compute_replay_grpo_advantage(
         if episode_weight_of(algorithm) == EQUAL:
             advantages_BT = advantages_BT * equal_weights(response_mask, episodes, labels).unsqueeze(-1)
         if batch is not None:
+            weights = batch.token_weights(state.replay_method)
+            for row, weights_T in weights.items():
+                advantages_BT[row] *= weights_T
             without = batch.metrics_without_replays(token_level_rewards, advantages_BT, response_mask)
-            state.late_metrics.fill(batch.metrics_of_replays(response_mask) | without)
+            state.late_metrics.fill(batch.metrics_of_replays(advantages_BT, response_mask, weights) | without)
     return advantages_BT, advantages_BT
 
 

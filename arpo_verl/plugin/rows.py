@@ -21,6 +21,7 @@ from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.queue import Batch, plain
 from arpo_verl.replay.choice import Outcome, episode_of, row_key, uid_of
 from arpo_verl.replay.labels import REPLAYED, RowLabel
+from arpo_verl.replay.methods.base import Replay
 from arpo_verl.replay.rules import task_content
 from arpo_verl.replay.store.record import STEPS_END
 from arpo_verl.replay.trajectory import RowSpan, StoredRow, StoredTrajectory
@@ -241,18 +242,19 @@ def replay_tag(tag: Mapping[str, Any], trajectory: StoredTrajectory, row: RowSpa
     return {**tag, **lengths, **versions, REPLAYED: True}
 
 
-def inject(batch: Batch, outcome: Outcome, trajectory: StoredTrajectory, rows: Iterable[Mapping[str, Any]]) -> Batch:
-    """Replace the rows of `outcome` by the trajectory's rows, in the queue and in the batch. Their numbers may differ.
+def inject(batch: Batch, replay: Replay, trajectory: StoredTrajectory, rows: Iterable[Mapping[str, Any]]) -> Batch:
+    """Put the trajectory's rows in the place of the replay's outcome, or before it, in the queue and in the batch.
 
     Args:
-        rows: the new fields, from `rebuild_rows`.
+        rows: the new fields, from `rebuild_rows`. Their number may differ from the outcome's.
 
     Returns:
-        The batch with them. None of its rows contains the failing rollout.
+        The batch with them. None of its rows contains a rollout that was replaced.
 
     Raises:
         ReplayError: the row has fields of veRL features that replay does not support.
     """
+    outcome, replaced = replay.outcome, replay.outcome.rows if replay.added is None else ()
     names = ["rm_scores", "rollout_log_probs", *_UNSUPPORTED_FIELDS]
     present = queue.read([outcome.key], batch.partition_id, names).keys()
     unsupported = [name for name in _UNSUPPORTED_FIELDS if name in present]
@@ -262,45 +264,44 @@ def inject(batch: Batch, outcome: Outcome, trajectory: StoredTrajectory, rows: I
             "turn router replay or distillation off, or set replay.enable=false"
         )
     of_task: dict[str, Any] = {}
-    if len(trajectory.rows) > outcome.num_rows:  # added rows take the task's fields from the first row
+    if len(trajectory.rows) > len(replaced):  # added rows take the task's fields from the first row
         first = queue.read([outcome.key], batch.partition_id)[0]
         of_task = {name: first[name] for name in first.keys()}
     position = batch.keys.index(outcome.key)
     tag = batch.tags[position]
     new: dict[str, dict[str, Any]] = {}
     for number, (span, own) in enumerate(zip(trajectory.rows, rows, strict=True)):
-        key = row_key(outcome.key, number)
+        key = row_key(replay.key, number)
         fields = {**own, "extra_fields": {**own["extra_fields"], REPLAYED: trajectory.step}}
         # All rows of a batch have log-probs, or none. Zeros stand for those that nobody recorded.
         log_probs = fields.pop("rollout_log_probs", torch.zeros(span.response_tokens))
         if "rollout_log_probs" in present:
             fields["rollout_log_probs"] = log_probs
         new[key] = replay_tag(tag, trajectory, span)
-        is_added = number >= outcome.num_rows
+        is_added = number >= len(replaced)
         queue.write([key], batch.partition_id, [{**of_task, **fields} if is_added else fields], [new[key]])
-    surplus = [key for key in outcome.rows if key not in new]
+    surplus = [key for key in replaced if key not in new]
     if surplus:
         queue.clear(surplus, batch.partition_id)
-    left = {key: tag for key, tag in zip(batch.keys, batch.tags, strict=True) if key not in outcome.rows}
+    left = {key: tag for key, tag in zip(batch.keys, batch.tags, strict=True) if key not in replaced}
     before = [key for key in batch.keys[:position] if key in left]
     order = [*before, *new, *(key for key in left if key not in set(before))]
     return queue.rebatch(batch, order, {**left, **new})
 
 
-def label(batch: Batch, replays: Mapping[str, StoredTrajectory]) -> None:
+def label(
+    batch: Batch, replays: Mapping[str, StoredTrajectory], advantages: Mapping[str, float | None] | None = None
+) -> None:
     """Write into each row's `uid` which row it is, for the estimator.
 
     Args:
         replays: the trajectories that were injected, by the key of the episode's first row.
+        advantages: those that the replay method gave them, by the same key.
     """
-    replayed = [replays.get(episode_of(key)) for key in batch.keys]
-    labels = [
-        RowLabel(
-            uid_of(key),
-            key,
-            is_replay=replay is not None,
-            has_log_probs=replay is None or replay.rollout_log_probs is not None,
-        )
-        for key, replay in zip(batch.keys, replayed, strict=True)
-    ]
+    labels = []
+    for key in batch.keys:
+        replay = replays.get(episode_of(key))
+        has_log_probs = replay is None or replay.rollout_log_probs is not None
+        advantage = (advantages or {}).get(episode_of(key))
+        labels.append(RowLabel(uid_of(key), key, replay is not None, has_log_probs, advantage))
     queue.write(batch.keys, batch.partition_id, [{"uid": label} for label in labels])

@@ -31,9 +31,10 @@ from arpo_verl.plugin.trainer_state import TrainerState, trainer_state
 from arpo_verl.plugin.validation_samples import EpisodeLoggers, ValidationSamples
 from arpo_verl.records.jumps import JumpDetector
 from arpo_verl.records.run_records import RunRecords
-from arpo_verl.replay.choice import Group, Outcome, Replacement, form_groups, uid_of
+from arpo_verl.replay.choice import Group, Outcome, form_groups, uid_of
 from arpo_verl.replay.config import check_filter, check_sampler
 from arpo_verl.replay.fingerprint import model_fingerprint
+from arpo_verl.replay.methods.base import Replay
 from arpo_verl.replay.metrics import COUNTS, LEVELS, group_metrics, rollout_metrics, store_metrics
 from arpo_verl.replay.planner import ReplayPlanner
 from arpo_verl.replay.prefetch import Prefetch
@@ -87,7 +88,7 @@ class Replayer:
         )
         state.before_rollouts = self.settle_prompts_played_again
         self.store = SuccessStore(self.config.capacity_per_task, state.reward_function)
-        self._planner = ReplayPlanner(self.store, self.config, self._check)
+        self._planner = ReplayPlanner(state.replay_method, self.store, self.config, self._check)
         if self.config.enable:
             restore_store(self.store, state.resume, self.config, lambda: self.fingerprint)
 
@@ -196,19 +197,20 @@ class Replayer:
         """Return the batch with its replays, the number of its episodes, and metrics."""
         groups = form_groups(self._prefetch.outcomes(batch.keys))
         drawn_in = {key: int(tag["global_steps"]) for key, tag in zip(batch.keys, batch.tags, strict=True)}
-        replacements: tuple[Replacement, ...] = ()
+        plan: tuple[Replay, ...] = ()
         replays: dict[str, StoredTrajectory] = {}
         late: dict[str, Any] = self.state.late_metrics.open(SCORED_METRICS if self.config.enable else [])
         num_stored = num_rescued = 0
         if self.config.enable:
             new = rows.read_trajectories(self._successes(groups), batch.partition_id, self._step, drawn_in)
-            replacements = self._plan(groups)
-            batch, replays = self._inject(batch, replacements)
+            plan = self._plan(groups)
+            batch, replays = self._inject(batch, plan)
+            self.state.replay_method.remember(groups, self.store.memory)
             for trajectory in (*self._rescued, *new):
                 self.store.add(trajectory)
             num_rescued, num_stored = len(self._rescued), len(self._rescued) + len(new)
             late |= staleness_without(batch.tags, self._step)
-        rows.label(batch, replays)
+        rows.label(batch, replays, {replay.key: replay.advantage for replay in plan})
         self.records.batch_made(self._step, groups, drawn_in, replays)
         ahead = {"replay/prefetched": self._prefetch.hits, "timing_s/replay_ahead": self._prefetch.seconds}
         rollouts = (*groups, *self._evicted)
@@ -221,7 +223,7 @@ class Replayer:
         metrics = {
             **rollout_metrics(self._played),
             "rollout/tasks_jumped": len(jumps),
-            **group_metrics(groups, replacements, self.config),
+            **group_metrics(groups, plan, self.config, self._step),
             **store_metrics(self.store, num_stored, num_rescued),
             **self._planner.take_counts(),
             **ahead,
@@ -241,24 +243,21 @@ class Replayer:
         """Return the outcomes of the groups that are worth storing."""
         return [outcome for group in groups for outcome in group.outcomes if outcome.is_success(self.config)]
 
-    def _plan(self, groups: tuple[Group, ...]) -> tuple[Replacement, ...]:
+    def _plan(self, groups: tuple[Group, ...]) -> tuple[Replay, ...]:
         """Return the replays of these groups, planned together with all groups that `replayed_uids` has seen."""
         uids = {group.uid for group in groups}
         known = {**self._seen, **{group.uid: group for group in groups if group.uid not in self._seen}}
         plan = self._planner.plan(tuple(known.values()), self._step, self._draw)
-        return tuple(replacement for replacement in plan if replacement.outcome.uid in uids)
+        return tuple(replay for replay in plan if replay.outcome.uid in uids)
 
-    def _inject(self, batch: Batch, replacements: tuple[Replacement, ...]) -> tuple[Batch, dict[str, StoredTrajectory]]:
+    def _inject(self, batch: Batch, plan: tuple[Replay, ...]) -> tuple[Batch, dict[str, StoredTrajectory]]:
         """Return the batch with the replays, and the replays by the key of their first row."""
         replays = {}
-        for replacement in replacements:
-            outcome, trajectory = replacement.outcome, self.store.trajectory(replacement.candidate.serial)
-            batch = rows.inject(batch, outcome, trajectory, self._prefetch.rebuilt(replacement.candidate))
-            logger.info(
-                "replayed a success of step %d into task %s, session %d of %s",
-                *(trajectory.step, trajectory.task_id, outcome.session, outcome.uid),
-            )
-            replays[outcome.key] = trajectory
+        for replay in plan:
+            trajectory = self.store.trajectory(replay.candidate.serial)
+            batch = rows.inject(batch, replay, trajectory, self._prefetch.rebuilt(replay.candidate))
+            logger.info("replayed a success of step %d of task %s: %s", trajectory.step, trajectory.task_id, replay.key)
+            replays[replay.key] = trajectory
         return batch, replays
 
 

@@ -15,8 +15,9 @@ from verl.trainer.ppo.metric_utils import compute_data_metrics
 from verl.utils.debug.metrics import calculate_debug_metrics
 
 from arpo_verl.plugin import queue
-from arpo_verl.replay.distance import ratio_metrics
+from arpo_verl.replay.distance import ratio, ratio_metrics
 from arpo_verl.replay.labels import REPLAYED, RowLabel
+from arpo_verl.replay.methods.base import ReplayMethod
 
 _FIELDS = ["prompts", "responses", "response_mask", "num_turns", "entropy", "old_log_probs", "rollout_log_probs"]
 
@@ -24,7 +25,7 @@ _WITHOUT = [f"critic/{name}/mean" for name in ("score", "rewards", "advantages")
 _WITHOUT += [f"{name}/mean" for name in ("response_length", "prompt_length", "num_turns")]
 _WITHOUT += ["response_length/clip_ratio", "actor/entropy", "training/rollout_actor_probs_pearson_corr"]
 _WITHOUT += [f"training/rollout_probs_diff_{name}" for name in ("mean", "max", "std")]
-_RATIOS = ["ratio_mean", "ratio_std", "ratio_max", "ratio_beyond_bound"]
+_RATIOS = ["loss_share", "token_weight_mean", "ratio_mean", "ratio_std", "ratio_max", "ratio_beyond_bound"]
 
 SCORED_METRICS = [f"replay/without/{name}" for name in _WITHOUT] + [f"replay/{name}" for name in _RATIOS]
 """Names of the metrics of `ScoredBatch`: `replay/without/X` is the trainer's own metric X of the same step, over the
@@ -102,16 +103,43 @@ class ScoredBatch:
         values_LT, mask_LT = self.columns["old_log_probs"], self.columns["response_mask"].bool()
         return {label.key: values_LT[i][mask_LT[i]].tolist() for i, label in enumerate(self.labels)}
 
-    def metrics_of_replays(self, response_mask: torch.Tensor) -> dict[str, float]:
-        """Return how far the replays are from the policy; empty if nobody recorded their log-probs."""
-        replays = [i for i, label in enumerate(self.labels) if label.is_replay and label.has_log_probs]
-        if not replays or not {"old_log_probs", "rollout_log_probs"} <= self.columns.keys():
+    def log_ratios(self) -> dict[int, torch.Tensor]:
+        """Return log rho of the tokens of each replay whose log-probs somebody recorded, (T,), by the row's position;
+        see `ratio_metrics`."""
+        if not {"old_log_probs", "rollout_log_probs"} <= self.columns.keys():
             return {}
-        written = response_mask[[self.rows[i] for i in replays]].bool()
-        if not written.any():  # veRL's correction rejected every token of every replay
-            return {}
-        log_ratio_RT = self.columns["old_log_probs"][replays] - self.columns["rollout_log_probs"][replays]
-        return {f"replay/{name}": value for name, value in ratio_metrics(log_ratio_RT[written]).items()}
+        log_ratio_LT = self.columns["old_log_probs"] - self.columns["rollout_log_probs"]
+        recorded = [i for i, label in enumerate(self.labels) if label.is_replay and label.has_log_probs]
+        return {self.rows[i]: log_ratio_LT[i] for i in recorded}
+
+    def token_weights(self, method: ReplayMethod) -> dict[int, torch.Tensor]:
+        """Return the factors of replayed tokens' advantages, (T,), by the row's position; those of 1 are
+        left out."""
+        weights = {row: method.token_weight(ratio(log_T)) for row, log_T in self.log_ratios().items()}
+        return {row: weight_T for row, weight_T in weights.items() if weight_T is not None}
+
+    def metrics_of_replays(
+        self, advantages_BT: torch.Tensor, response_mask: torch.Tensor, weights: Mapping[int, torch.Tensor]
+    ) -> dict[str, float]:
+        """Return the replays' share of the loss, how far they are from the policy, and the mean of their weights.
+
+        Args:
+            weights: from `token_weights`.
+        """
+        mask = response_mask.bool()
+        replays = [row for row, label in zip(self.rows, self.labels, strict=True) if label.is_replay]
+        size_B = (advantages_BT.abs() * response_mask).sum(dim=-1)
+        metrics = (
+            {"replay/loss_share": (size_B[replays].sum() / size_B.sum()).item()} if replays and size_B.any() else {}
+        )
+        by_row = self.log_ratios()
+        ratios = torch.cat([log_T[mask[row]] for row, log_T in by_row.items()]) if by_row else torch.empty(0)
+        if len(ratios):  # or veRL's correction rejected every token of every replay
+            metrics |= {f"replay/{name}": value for name, value in ratio_metrics(ratios).items()}
+        if weights:
+            used = torch.cat([weight_T[mask[row]] for row, weight_T in weights.items()])
+            metrics |= {"replay/token_weight_mean": used.mean().item()} if len(used) else {}
+        return metrics
 
     def metrics_without_replays(
         self, rewards_BT: torch.Tensor, advantages_BT: torch.Tensor, response_mask: torch.Tensor

@@ -28,6 +28,8 @@ from arpo_verl.plugin.settings import PolicyFiles, plain_section
 from arpo_verl.records.run_records import GroupLog
 from arpo_verl.replay.choice import Group
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.methods import load_method
+from arpo_verl.replay.methods.base import ReplayMethod
 from arpo_verl.replay.rules import reward_function
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.tasks.frontier import Frontier
@@ -141,6 +143,11 @@ class TrainerState:
     def replay(self) -> ReplayConfig:
         """The section `replay`."""
         return self._build(ReplayConfig, "replay")
+
+    @cached_property
+    def replay_method(self) -> ReplayMethod:
+        """What `replay.method` names."""
+        return load_method(self.replay)
 
     @cached_property
     def agent(self) -> GuiAgentConfig:

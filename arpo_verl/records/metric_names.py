@@ -57,7 +57,9 @@ REPLAY: Mapping[str, Meaning] = {
     ),
     "replay/groups_all_solved": Meaning("groups", "Groups in which every score reaches `replay.success_threshold`."),
     "replay/groups_mixed": Meaning("groups", "All other groups."),
-    "replay/injected": Meaning("rollouts", "Failed rollouts that a stored success replaced."),
+    "replay/injected": Meaning("rollouts", "Stored successes that entered groups."),
+    "replay/added": Meaning("rollouts", "Those of them that stand beside a group, and replace no rollout."),
+    "replay/age_mean": Meaning("steps", "Mean age of the replays, in training steps."),
     "replay/missed": Meaning("groups", "Groups that failed and got no replay."),
     "replay/no_gain": Meaning(
         "groups", "Those of them whose task has successes, but none with a reward above the group's."
@@ -88,6 +90,10 @@ REPLAY: Mapping[str, Meaning] = {
 }
 
 RATIOS: Mapping[str, Meaning] = {
+    "replay/loss_share": Meaning(_SHARE, "The replays' share of the sum of the absolute advantages of all tokens."),
+    "replay/token_weight_mean": Meaning(
+        "factor", "Mean factor of replayed tokens' advantages, with a replay method that has one, such as `exgrpo`."
+    ),
     "replay/ratio_mean": Meaning("ratio", "Mean of rho."),
     "replay/ratio_std": Meaning("ratio", "Standard deviation of rho."),
     "replay/ratio_max": Meaning("ratio", "Largest rho."),

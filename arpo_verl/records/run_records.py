@@ -19,7 +19,7 @@ from arpo_verl.records.frontier import append_estimates
 from arpo_verl.records.json_files import append_objects
 from arpo_verl.records.jumps import Jump, append_jumps
 from arpo_verl.records.layout import FRONTIER_FILE, GROUPS_FILE, JUMPS_FILE, LOG_PROBS_FILE, step_folder
-from arpo_verl.replay.choice import Group, episode_of, uid_of
+from arpo_verl.replay.choice import Group, episode_of, session_of, uid_of
 from arpo_verl.replay.labels import RowLabel
 from arpo_verl.replay.store.encoding import as_png
 from arpo_verl.replay.trajectory import StoredTrajectory
@@ -39,7 +39,7 @@ class LoggedRow:
     drawn_in: int
     """The training step that drew the prompt, and names the episode's folder."""
     replay: StoredTrajectory | None = None
-    """The replay that replaced the episode."""
+    """The replay that replaced the episode, or stands beside the group."""
 
 
 class GroupLog:
@@ -162,15 +162,16 @@ class RunRecords:
         Args:
             step: the training step that trains on the batch.
             drawn_in: the step that drew the prompt, by the row's key.
-            replays: the replays that replaced episodes, by the row's key.
+            replays: the successes that replaced episodes or were added, by the row's key.
         """
         if self._directory is None:
             return
-        logged = {
-            outcome.key: LoggedRow(group.task_id, outcome.session, drawn_in[outcome.key], replays.get(outcome.key))
-            for group in groups
-            for outcome in group.outcomes
-        }
+        logged = {}
+        for group in groups:
+            keys = [outcome.key for outcome in group.outcomes]
+            drawn = drawn_in[keys[0]]
+            for key in (*keys, *(key for key in replays if uid_of(key) == group.uid and key not in keys)):
+                logged[key] = LoggedRow(group.task_id, session_of(key), drawn, replays.get(key))
         self._groups.open(self._directory / step_folder(step) / GROUPS_FILE, step, logged)
         if self._restores_replays:
             for trajectory in replays.values():

@@ -1,20 +1,16 @@
-"""Form the groups of rollouts of one task, and choose which members past successes replace. Pure."""
+"""Form the groups of rollouts of one task. Pure."""
 
 from __future__ import annotations
 
-import random
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.config import ReplayConfig
-from arpo_verl.replay.rules import CHANGED_TASK, NO_GAIN, gains
-from arpo_verl.replay.store.success_store import Candidate, SuccessStore
 
-# A lone rollout is compared with nothing: replacing it would swap data for an advantage of 0.
 MIN_GROUP_SIZE = 2
+"""A lone rollout is compared with nothing: replacing it would swap data for an advantage of 0."""
 
 
 def uid_of(key: str) -> str:
@@ -108,15 +104,6 @@ class Group:
         return all(outcome.success >= config.success_threshold for outcome in self.outcomes)
 
 
-@dataclass(frozen=True)
-class Replacement:
-    """A rollout whose rows leave, and the past success whose rows replace them."""
-
-    outcome: Outcome
-    candidate: Candidate
-    """`SuccessStore.trajectory` returns its trajectory."""
-
-
 def form_groups(outcomes: Iterable[Outcome]) -> tuple[Group, ...]:
     """Group the rollouts by prompt, members by session, whatever order they arrived in.
 
@@ -133,74 +120,3 @@ def form_groups(outcomes: Iterable[Outcome]) -> tuple[Group, ...]:
             raise ReplayError(f"the rollouts of one prompt must be of one task, got {task_ids} under uid {uid}")
         groups.append(Group(task_ids[0], tuple(sorted(members, key=lambda member: member.session))))
     return tuple(groups)
-
-
-def choose_replays(
-    groups: Sequence[Group],
-    store: SuccessStore,
-    config: ReplayConfig,
-    step: int,
-    draw: int = 0,
-    left_out: Counter[str] | None = None,
-) -> tuple[Replacement, ...]:
-    """Choose a random success to replace a random failure, for each group that all failed and has a stored success.
-
-    Only a success that keeps the rules of `replay/rules.py` is chosen, and none is used twice. The choice depends only
-    on seed, step, draw, task and how many failed groups of that task were drawn before. It does not depend on the order
-    in which rollouts finished, nor on any state that a checkpoint would have to carry.
-
-    Args:
-        draw: number of the batch in the step, from 0; above 0 only if the trainer updates several times a step.
-        left_out: gets counts of what the rules left out, by their names there.
-
-    Source: the paper replaces a random failure; the reference always replaces the first of the group.
-    """
-    counted: Counter[str] = Counter() if left_out is None else left_out
-    queues: dict[tuple[str, str], list[Candidate]] = {}
-    failed: Counter[str] = Counter()
-    replacements = []
-    for group in sorted(groups, key=lambda group: (group.outcomes[0].drawn, group.uid)):
-        if len(group.outcomes) < MIN_GROUP_SIZE or not group.all_failed(config):
-            continue
-        name = f"{config.seed}/{step}/{draw}/{group.task_id}"
-        task = (group.task_id, group.outcomes[0].task_content)
-        if task not in queues:
-            queues[task] = _candidates(store, *task, random.Random(name), counted)
-        rng = random.Random(f"{name}/{failed[group.task_id]}")
-        failed[group.task_id] += 1
-        replacements += _replace(group, queues[task], config, rng, counted)
-    return tuple(replacements)
-
-
-def _candidates(
-    store: SuccessStore, task_id: str, content: str, rng: random.Random, left_out: Counter[str]
-) -> list[Candidate]:
-    """Return the distinct successes of the task's content, in the random order in which they are used."""
-    candidates: list[Candidate] = []
-    for candidate in store.candidates(task_id):
-        if candidate.fields.get("task_content", "") != content:
-            left_out[CHANGED_TASK] += 1
-        elif candidate not in candidates:
-            candidates.append(candidate)
-    return rng.sample(candidates, len(candidates))
-
-
-def _replace(
-    group: Group, queue: list[Candidate], config: ReplayConfig, rng: random.Random, left_out: Counter[str]
-) -> list[Replacement]:
-    """Take the next success from the queue that is better than a rollout of the group; return nothing if none is."""
-    failures = [outcome for outcome in group.outcomes if outcome.success < config.success_threshold]
-    has_better = False
-    for candidate in queue:
-        worse = [outcome for outcome in failures or group.outcomes if outcome.success < candidate.success]
-        replaceable = [one for one in worse if gains(candidate.reward, one.reward, _others(group, one))]
-        if replaceable:
-            queue.remove(candidate)
-            return [Replacement(rng.choice(replaceable), candidate)]
-        has_better = has_better or bool(worse)
-    left_out[NO_GAIN] += has_better
-    return []
-
-
-def _others(group: Group, outcome: Outcome) -> list[float]:
-    return [other.reward for other in group.outcomes if other is not outcome]

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from arpo_verl.config import FieldRule, check_fields, number, one_of, require, text, truth, whole
 
 STANDARD_DEVIATIONS = ("population", "sample")
 SAMPLERS = {"ReplaySampler": ("sync",), "ReplaySamplerAsync": ("colocate_async", "separate_async")}
+METHODS = {
+    name: f"arpo_verl.replay.methods.{module}:{cls}"
+    for name, module, cls in (
+        ("arpo", "arpo", "Arpo"),
+        ("fresh", "fresh", "Fresh"),
+        ("rlep", "rlep", "Rlep"),
+        ("spear", "spear", "Spear"),
+        ("exgrpo", "exgrpo", "ExGrpo"),
+    )
+}
+"""Where each method is."""
 FALLBACK, REFUSE, EMPTY = ON_BAD_STORE = ("fallback", "refuse", "empty")
 
 _TRAIN_WITHOUT = "set replay.enable=false to train without replay"
@@ -29,6 +40,13 @@ class ReplayConfig:
 
     enable: Annotated[bool, truth()] = True
     """Whether to replay. False trains with exactly stock GRPO: nothing is stored or injected, `std` has no effect."""
+
+    method: Annotated[str, text("the name of a method or an import path")] = "arpo"
+    """Which groups get which successes, where, and with which weight: `arpo`, `fresh`, `rlep`, `spear`, `exgrpo`, or
+    the import path of a class of your own, `my_module:MyMethod`. See docs/replay.md."""
+
+    method_options: Mapping[str, Any] = field(default_factory=dict)
+    """The method's own options, such as `+replay.method_options.tau=50` with `fresh`."""
 
     capacity_per_task: Annotated[int, whole(1, "positive", _TRAIN_WITHOUT)] = 8
     """Successes kept for each task, in the trainer's memory; the oldest is dropped first. 128 tasks with 8 successes of

@@ -11,6 +11,11 @@ sampling."""
 _MAX_LOG_RATIO = 20.0
 
 
+def ratio(log_ratio: torch.Tensor) -> torch.Tensor:
+    """Return rho for log rho, at most exp(20) and at least exp(-20)."""
+    return log_ratio.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
+
+
 def ratio_metrics(log_ratio_N: torch.Tensor) -> dict[str, float]:
     """Return mean, spread and maximum of rho, and the share of tokens whose rho is beyond `BOUND`.
 
@@ -18,7 +23,7 @@ def ratio_metrics(log_ratio_N: torch.Tensor) -> dict[str, float]:
         log_ratio_N: log rho of the N tokens that the policy wrote, N > 0: a token's log-prob under the policy of this
             step, minus its log-prob under the policy that wrote it.
     """
-    ratio_N = log_ratio_N.clamp(-_MAX_LOG_RATIO, _MAX_LOG_RATIO).exp()
+    ratio_N = ratio(log_ratio_N)
     return {
         "ratio_mean": ratio_N.mean().item(),
         "ratio_std": ratio_N.std(correction=0).item(),

@@ -22,14 +22,18 @@ class RowLabel(str):
     is_replay: bool
     has_log_probs: bool
     """Whether the row has the `rollout_log_probs` of the policy that wrote it."""
+    advantage: float | None
+    """The advantage that the replay method gave a replay, which then is no member of its group's statistics."""
 
-    def __new__(cls, uid: str, key: str, is_replay: bool = False, has_log_probs: bool = True) -> RowLabel:
+    def __new__(
+        cls, uid: str, key: str, is_replay: bool = False, has_log_probs: bool = True, advantage: float | None = None
+    ) -> RowLabel:
         label = super().__new__(cls, uid)
-        label.key, label.is_replay, label.has_log_probs = key, is_replay, has_log_probs
+        label.key, label.is_replay, label.has_log_probs, label.advantage = key, is_replay, has_log_probs, advantage
         return label
 
-    def __reduce__(self) -> tuple[type[RowLabel], tuple[str, str, bool, bool]]:
-        return RowLabel, (str(self), self.key, self.is_replay, self.has_log_probs)
+    def __reduce__(self) -> tuple[type[RowLabel], tuple[str, str, bool, bool, float | None]]:
+        return RowLabel, (str(self), self.key, self.is_replay, self.has_log_probs, self.advantage)
 
 
 def rows_to_episodes(index: Sequence[object]) -> tuple[list[int], list[int]]:

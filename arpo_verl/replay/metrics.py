@@ -1,7 +1,7 @@
 """Count a step's groups and the store of successes, as numbers to log. Pure.
 
 `rollout/*` and `replay/groups_*` show what the policy did: they count the rollouts before any was replaced. veRL's own
-`critic/score/*` and `critic/rewards/*` show what the update saw: the batch after the replacements.
+`critic/score/*` and `critic/rewards/*` show what the update saw: the batch with its replays.
 No name of a mean contains `sum`, `max` or `min`: by these veRL decides how to combine several batches of a step.
 """
 
@@ -11,8 +11,9 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 
-from arpo_verl.replay.choice import MIN_GROUP_SIZE, Group, Replacement
+from arpo_verl.replay.choice import MIN_GROUP_SIZE, Group
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.methods.base import Replay
 from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.types import StopReason
 
@@ -20,7 +21,14 @@ _MIB = 1024**2
 
 COUNTS = (
     *("replay/groups_all_failed", "replay/groups_all_solved", "replay/groups_mixed", "replay/injected"),
-    *("replay/missed", "replay/stored", "replay/stored_untrained", "replay/prefetched", "replay/unusable"),
+    *(
+        "replay/added",
+        "replay/missed",
+        "replay/stored",
+        "replay/stored_untrained",
+        "replay/prefetched",
+        "replay/unusable",
+    ),
     *("replay/no_gain", "replay/changed_task", "rollout/tasks_jumped"),
     *("batch/rows", "batch/padding_rows", "batch/updates"),
 )
@@ -48,25 +56,32 @@ def rollout_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "rollout/reward_mean": statistics.fmean(outcome.reward for outcome in outcomes),
         "rollout/format_error_mean": statistics.fmean(outcome.format_error for outcome in outcomes),
         "rollout/turns_mean": statistics.fmean(outcome.num_turns for outcome in outcomes),
-        "rollout/informative_share": statistics.fmean(is_informative(group, {}) for group in groups),
+        "rollout/informative_share": statistics.fmean(is_informative(group) for group in groups),
         **{f"rollout/stop/{reason}": count / len(outcomes) for reason, count in reasons.items()},
     }
 
 
 def group_metrics(
-    groups: Sequence[Group], replacements: Sequence[Replacement], config: ReplayConfig
+    groups: Sequence[Group], replays: Sequence[Replay], config: ReplayConfig, step: int
 ) -> dict[str, float]:
-    """Count groups by result, and compute the share that teaches anything after the replacements."""
+    """Count groups by result, and compute the share that teaches anything with the replays."""
     failed = sum(group.all_failed(config) for group in groups)
     solved = sum(group.all_solved(config) for group in groups)
-    replayed_rewards = {replacement.outcome.key: replacement.candidate.reward for replacement in replacements}
+    by_uid: dict[str, list[Replay]] = {}
+    for replay in replays:
+        by_uid.setdefault(replay.outcome.uid, []).append(replay)
+    ages = [step - replay.candidate.step for replay in replays]
     return {
         "replay/groups_all_failed": failed,
         "replay/groups_all_solved": solved,
         "replay/groups_mixed": len(groups) - failed - solved,
-        "replay/injected": len(replacements),
-        "replay/missed": max(0, failed - len(replacements)),
-        "replay/informative_share": statistics.fmean(is_informative(group, replayed_rewards) for group in groups),
+        "replay/injected": len(replays),
+        "replay/added": sum(replay.added is not None for replay in replays),
+        "replay/missed": sum(group.all_failed(config) and group.uid not in by_uid for group in groups),
+        "replay/informative_share": statistics.fmean(
+            is_informative(group, by_uid.get(group.uid, ())) for group in groups
+        ),
+        **({"replay/age_mean": statistics.fmean(ages)} if ages else {}),
     }
 
 
@@ -86,7 +101,11 @@ def store_metrics(store: SuccessStore, num_stored: int, num_untrained: int = 0) 
     }
 
 
-def is_informative(group: Group, replayed_rewards: dict[str, float]) -> bool:
-    """Return whether any advantage differs from 0: whether two members have different rewards."""
-    rewards = {replayed_rewards.get(outcome.key, outcome.reward) for outcome in group.outcomes}
+def is_informative(group: Group, replays: Sequence[Replay] = ()) -> bool:
+    """Return whether any advantage differs from 0: two members have different rewards, or a replay has its own."""
+    if any(replay.advantage for replay in replays):
+        return True
+    replaced = {replay.outcome.key for replay in replays if replay.added is None}
+    rewards = {outcome.reward for outcome in group.outcomes if outcome.key not in replaced}
+    rewards |= {replay.candidate.reward for replay in replays if replay.advantage is None}
     return len(group.outcomes) >= MIN_GROUP_SIZE and len(rewards) > 1

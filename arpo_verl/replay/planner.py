@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay.choice import Group, Replacement, choose_replays
+from arpo_verl.replay.choice import Group
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.methods.base import Replay, ReplayMethod
 from arpo_verl.replay.rules import CHANGED_TASK, NO_GAIN
 from arpo_verl.replay.store.success_store import Candidate, SuccessStore
 from arpo_verl.replay.trajectory import StoredTrajectory
@@ -20,21 +21,28 @@ class ReplayPlanner:
     """Chooses replays and checks them, for every trainer. A bad success in the store never ends a run.
 
     Args:
+        method: chooses.
         check: raises `ReplayError` if this run cannot replay the success.
     """
 
-    def __init__(self, store: SuccessStore, config: ReplayConfig, check: Callable[[StoredTrajectory], None]) -> None:
-        self._store, self._config, self._check = store, config, check
+    def __init__(
+        self,
+        method: ReplayMethod,
+        store: SuccessStore,
+        config: ReplayConfig,
+        check: Callable[[StoredTrajectory], None],
+    ) -> None:
+        self._method, self._store, self._config, self._check = method, store, config, check
         self._sound: set[int] = set()
         self._num_removed = 0
         self._left_out: Counter[str] = Counter()
 
-    def plan(self, groups: Sequence[Group], step: int, draw: int = 0) -> tuple[Replacement, ...]:
-        """Return what `choose_replays` chooses. What cannot be replayed leaves the store, and another may be chosen."""
+    def plan(self, groups: Sequence[Group], step: int, draw: int = 0) -> tuple[Replay, ...]:
+        """Return what the method chooses. What cannot be replayed leaves the store, and another may be chosen."""
         while True:
             self._left_out.clear()
-            chosen = choose_replays(groups, self._store, self._config, step, draw, self._left_out)
-            if all([self._keep_if_sound(replacement.candidate) for replacement in chosen]):
+            chosen = self._method.choose(groups, self._store, self._config, step, draw, self._left_out)
+            if all([self._keep_if_sound(replay.candidate) for replay in chosen]):
                 return chosen
 
     def take_counts(self) -> dict[str, int]:

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from arpo_verl.replay.choice import Outcome, Replacement, episode_of, form_groups
+from arpo_verl.replay.choice import Outcome, episode_of, form_groups
+from arpo_verl.replay.methods.base import Replay
 from arpo_verl.replay.store.success_store import Candidate
 
 Rebuild = Callable[[Candidate], Iterable[Mapping[str, Any]]]
@@ -20,7 +21,7 @@ class Prefetch:
     Args:
         capacity: most rebuilt successes that may wait in memory.
         read: returns the outcomes of the episodes that finished rows belong to, by the rows' keys.
-        plan: returns the replacements that the groups so far need.
+        plan: returns the replays that the groups so far need.
         rebuild: returns the fields of a success's rows, with its screenshots from the store. This is the slow part.
     """
 
@@ -28,7 +29,7 @@ class Prefetch:
         self,
         capacity: int,
         read: Callable[[list[str]], list[Outcome]],
-        plan: Callable[[tuple[Any, ...]], tuple[Replacement, ...]],
+        plan: Callable[[tuple[Any, ...]], tuple[Replay, ...]],
         rebuild: Rebuild,
     ) -> None:
         self._capacity = capacity
@@ -50,9 +51,9 @@ class Prefetch:
         outcomes = self.outcomes(keys)
         if len(self._rebuilt) >= self._capacity:
             return False
-        for replacement in self._plan(form_groups(outcomes)):
-            if self._find(replacement.candidate) is None:
-                self._rebuilt.append((replacement.candidate, tuple(self._rebuild(replacement.candidate))))
+        for replay in self._plan(form_groups(outcomes)):
+            if self._find(replay.candidate) is None:
+                self._rebuilt.append((replay.candidate, tuple(self._rebuild(replay.candidate))))
                 self.seconds += time.perf_counter() - start_s
                 return True
         self.seconds += time.perf_counter() - start_s

@@ -5,8 +5,9 @@ import pytest
 from support.replay_trajectories import stored
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay.choice import Group, Outcome, choose_replays, form_groups
+from arpo_verl.replay.choice import Group, Outcome, form_groups
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.methods.arpo import Arpo
 from arpo_verl.replay.metrics import group_metrics, rollout_metrics, store_metrics
 from arpo_verl.replay.store.success_store import SuccessStore
 
@@ -80,7 +81,7 @@ def test_a_score_at_the_threshold_is_a_success():
     assert group(at, 1).all_solved(CONFIG) and not group(at, below).all_solved(CONFIG)
     store, config = store_of(stored()), ReplayConfig(std_threshold=0.5, mean_threshold=at)
     for step in range(20):
-        (replacement,) = choose_replays([group(at, below)], store, config, step=step)
+        (replacement,) = Arpo().choose([group(at, below)], store, config, step=step)
         assert replacement.outcome.success == below
 
 
@@ -91,25 +92,25 @@ def test_a_prompt_of_two_tasks_is_refused():
 
 def test_an_all_failed_group_gets_one_success_of_its_own_task():
     store = store_of(stored("a", step=1), stored("b", step=2))
-    (replacement,) = choose_replays([group(0, 0, 0, 0, task_id="b")], store, CONFIG, step=5)
+    (replacement,) = Arpo().choose([group(0, 0, 0, 0, task_id="b")], store, CONFIG, step=5)
     assert replacement.candidate.step == 2
     assert replacement.outcome.task_id == "b"
 
 
 @pytest.mark.parametrize("scores", [(0, 0, 1), (1, 1), (0,), (1,)])
 def test_a_group_that_needs_none_or_is_a_lone_rollout_gets_none(scores):
-    assert choose_replays([group(*scores)], store_of(stored("a")), CONFIG, step=1) == ()
+    assert Arpo().choose([group(*scores)], store_of(stored("a")), CONFIG, step=1) == ()
 
 
 def test_a_task_without_a_cached_success_gets_none():
-    assert choose_replays([group(0, 0)], store_of(stored("b")), CONFIG, step=1) == ()
+    assert Arpo().choose([group(0, 0)], store_of(stored("b")), CONFIG, step=1) == ()
 
 
 def test_victim_and_success_are_random_but_fixed_by_seed_step_and_task():
     store = store_of(*(stored("a", step=step) for step in range(4)))
 
     def chosen(step, seed=0, groups=None):
-        plan = choose_replays(groups or [group(0, 0, 0, 0)], store, ReplayConfig(seed=seed), step)
+        plan = Arpo().choose(groups or [group(0, 0, 0, 0)], store, ReplayConfig(seed=seed), step)
         return [(r.outcome.session, r.candidate.step) for r in plan]
 
     assert chosen(7) == chosen(7)
@@ -124,7 +125,7 @@ def test_victim_and_success_are_random_but_fixed_by_seed_step_and_task():
 
 
 def plan(groups, store, step=9, draw=0, **options):
-    return choose_replays(groups, store, ReplayConfig(**options), step, draw)
+    return Arpo().choose(groups, store, ReplayConfig(**options), step, draw)
 
 
 def test_a_replay_is_better_than_the_rollout_that_it_replaces():
@@ -171,7 +172,7 @@ def test_a_second_batch_of_the_same_step_draws_anew():
 def test_a_graded_failure_can_be_replaced_but_never_a_success():
     config = ReplayConfig(std_threshold=0.5, mean_threshold=0.5, success_threshold=0.6)
     scores = group(0.7, 0.0, 0.1)  # triggers under these wide thresholds, yet one member succeeded
-    victims = {choose_replays([scores], store_of(stored()), config, s)[0].outcome.session for s in range(60)}
+    victims = {Arpo().choose([scores], store_of(stored()), config, s)[0].outcome.session for s in range(60)}
     assert victims == {1, 2}
 
 
@@ -187,9 +188,11 @@ def test_metrics_count_groups_before_and_information_after_the_replays():
         group(1, 1, task_id="c", uid="r"),
         group(0, 1, task_id="d", uid="s"),
     ]
-    plan = choose_replays(groups, store_of(stored("a")), CONFIG, step=1)
-    metrics = group_metrics(groups, plan, CONFIG)
+    plan = Arpo().choose(groups, store_of(stored("a")), CONFIG, step=1)
+    metrics = group_metrics(groups, plan, CONFIG, 1)
     assert metrics == {
+        "replay/age_mean": 0,
+        "replay/added": 0,
         "replay/groups_all_failed": 2,
         "replay/groups_all_solved": 1,
         "replay/groups_mixed": 1,
@@ -197,13 +200,13 @@ def test_metrics_count_groups_before_and_information_after_the_replays():
         "replay/missed": 1,  # no success of b is cached
         "replay/informative_share": 0.5,  # a with its replay, and d
     }
-    assert group_metrics(groups, (), CONFIG)["replay/informative_share"] == 0.25
+    assert group_metrics(groups, (), CONFIG, 1)["replay/informative_share"] == 0.25
 
 
 def test_a_format_penalty_alone_makes_a_group_informative_but_a_lone_rollout_never():
     penalised = Group("a", (outcome(0, 0.0, format_error=True), outcome(1, 0.0)))
-    assert group_metrics([penalised], (), CONFIG)["replay/informative_share"] == 1.0
-    assert group_metrics([group(1.0)], (), CONFIG)["replay/informative_share"] == 0.0
+    assert group_metrics([penalised], (), CONFIG, 1)["replay/informative_share"] == 1.0
+    assert group_metrics([group(1.0)], (), CONFIG, 1)["replay/informative_share"] == 0.0
 
 
 def test_rollout_metrics_tell_how_the_rollouts_ended():

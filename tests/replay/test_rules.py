@@ -6,8 +6,9 @@ from collections import Counter
 import pytest
 from support.replay_trajectories import stored
 
-from arpo_verl.replay.choice import Group, Outcome, choose_replays
+from arpo_verl.replay.choice import Group, Outcome
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.methods.arpo import Arpo
 from arpo_verl.replay.rules import task_content
 from arpo_verl.replay.store.success_store import SuccessStore
 
@@ -52,7 +53,7 @@ def test_a_replay_enters_only_where_its_advantage_is_above_0(rewards, replay, re
     store, left_out, seen = SuccessStore(8), Counter(), set()
     store.add(stored(reward=replay))
     for step in range(40):
-        chosen = choose_replays([failed], store, ReplayConfig(), step, left_out=left_out)
+        chosen = Arpo().choose([failed], store, ReplayConfig(), step, left_out=left_out)
         for replacement in chosen:
             place = replacement.outcome.session
             after = torch.tensor([*rewards[:place], replay, *rewards[place + 1 :]])
@@ -114,9 +115,7 @@ def test_a_success_is_replayed_into_its_own_tasks_content_alone():
     for content, step in (("old", 1), ("new", 2), ("old", 3), ("", 4)):
         store.add(stored(step=step, task_content=content))
     for content, steps in (("old", {1, 3}), ("new", {2}), ("newer", set())):
-        chosen = [
-            choose_replays([failing([0.0] * 4, task_content=content)], store, ReplayConfig(), s) for s in range(9)
-        ]
+        chosen = [Arpo().choose([failing([0.0] * 4, task_content=content)], store, ReplayConfig(), s) for s in range(9)]
         assert {one.candidate.step for plan in chosen for one in plan} == steps
-    choose_replays([failing([0.0] * 4, task_content="new")], store, ReplayConfig(), 1, left_out=left_out)
+    Arpo().choose([failing([0.0] * 4, task_content="new")], store, ReplayConfig(), 1, left_out=left_out)
     assert left_out == {"changed_task": 3}

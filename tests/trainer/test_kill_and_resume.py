@@ -7,8 +7,9 @@ import pytest
 from support.trajectory_digest import digest
 from trainer_run import await_end
 
-from arpo_verl.replay.choice import Group, Outcome, choose_replays
+from arpo_verl.replay.choice import Group, Outcome
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.methods.arpo import Arpo
 from arpo_verl.replay.store.persistence import load_store
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop]
@@ -30,7 +31,7 @@ def planned(store, task_id, number, step):
         Group(task_id, tuple(Outcome(f"{uid}_{i}_0", *failed, task_content=content) for i in range(2)))
         for uid in range(number)
     ]
-    plan = choose_replays(groups, store, ReplayConfig(), step)
+    plan = Arpo().choose(groups, store, ReplayConfig(), step)
     return {tuple(digest(store.trajectory(replacement.candidate.serial))) for replacement in plan}
 
 

@@ -25,6 +25,7 @@ from arpo_verl.plugin.recipe.values import check_by_verl, check_filled, check_va
 from arpo_verl.plugin.settings import PolicyFiles, episode_weight_of, plain_section
 from arpo_verl.plugin.trainer_state import TrainerState
 from arpo_verl.replay.config import SAMPLERS, ReplayConfig, check_filter, check_sampler
+from arpo_verl.replay.methods import load_method, method_that_replaces
 from arpo_verl.replay.store.persistence import check_fingerprint, read_manifest
 from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
 from arpo_verl.rollout.vision import ImageGeometry, check_pixel_limits
@@ -92,6 +93,8 @@ def check_recipe(config: DictConfig, recipe: Path | None = None, overrides: Sequ
         checks.run(check_resume, config)
     checks.run(_check_filter, config)
     checks.run(lambda: TrainerState(config).sampler if _has_our_sampler(config) else None)
+    if replay is not None and replay.enable:
+        checks.run(_check_method, config, replay)
     if replay is not None and replay.enable and replay.seed_from is not None:
         checks.run(read_manifest, replay.seed_from)
     if agent is not None:
@@ -244,6 +247,17 @@ def _check_filter(config: DictConfig) -> None:
 def _section_of(cls: type[ConfigT], name: str, config: DictConfig) -> ConfigT:
     require(name in config, f"the recipe's section `{name}`", "present", "no section", _ADD_ARPO)
     return build_config(cls, name, plain_section(name, config[name]))
+
+
+def _check_method(config: DictConfig, replay: ReplayConfig) -> None:
+    """Require what the replay method needs of estimator and engine."""
+    estimator = config.algorithm.adv_estimator
+    if estimator != "replay_grpo":
+        method_that_replaces(replay, f"with algorithm.adv_estimator={estimator}")
+    records = config.actor_rollout_ref.rollout.calculate_log_probs
+    name = "actor_rollout_ref.rollout.calculate_log_probs"
+    needs = load_method(replay).needs_log_probs
+    require(bool(records) or not needs, name, f"true with replay.method={replay.method}", records)
 
 
 def _selection(config: DictConfig) -> TaskSelection:

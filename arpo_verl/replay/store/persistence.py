@@ -48,6 +48,8 @@ SCREENSHOTS = "screenshots"
 _TRAJECTORIES = "trajectories-"
 _SCREENSHOT_NAME = re.compile(r"[0-9a-f]{64}\.(png|jpg|webp|bin)")
 
+_MOST_MEMORY, _MOST_REWARD = 100_000, 1e18
+
 # The threads wait for the disk, not for the processor.
 _WRITERS = 8
 
@@ -80,6 +82,11 @@ class Manifest:
     written_by: str
     reward_function: str | None = None
     """Name and arguments of the reward function of the run that saved it; None before version 6."""
+    memory: Annotated[
+        tuple[Annotated[float, msgspec.Meta(ge=-_MOST_REWARD, le=_MOST_REWARD)], ...],
+        msgspec.Meta(max_length=_MOST_MEMORY),
+    ] = ()
+    """What the run's replay method kept over steps."""
 
     def __post_init__(self) -> None:
         if len(set(self.serials)) < len(self.serials):
@@ -109,6 +116,7 @@ def save_store(store: SuccessStore, folder: Path | str, fingerprint: Fingerprint
         saved_at=datetime.now(UTC).isoformat(timespec="seconds"),
         written_by=f"arpo-verl {__version__}",
         reward_function=store.reward_function,
+        memory=tuple(store.memory),
     )
     files.write_whole(folder / MANIFEST, _manifest_json(manifest))
     files.sync_folder(folder)
@@ -144,6 +152,7 @@ def load_store(
         store = SuccessStore(manifest.capacity_per_task)
     elif len(store):
         raise ReplayError(f"a store must be empty to load into it, but it has {len(store)} trajectories")
+    store.memory[:] = manifest.memory
     damaged: list[ReplayError] = []
     unbound = 0
     try:

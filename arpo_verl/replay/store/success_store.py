@@ -70,6 +70,8 @@ class SuccessStore:
         """Name and arguments of the run's reward function, if they are known."""
         self.saved_in: Path | None = None
         """The folder of its last save or load. The next save links its screenshots from there."""
+        self.memory: list[float] = []
+        """What the replay method keeps over steps; see `ReplayMethod.remember`."""
         self._entries: dict[int, StoredRecord] = {}  # by serial number, in the order in which they would leave
         self._tasks: dict[str, dict[int, None]] = {}  # the serial numbers of each task, in the same order
         self._screenshots = ScreenshotStore()

@@ -1,0 +1,54 @@
+"""Find the replay method that `replay.method` names, with the options in `replay.method_options`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+
+from arpo_verl.config import build_config, require
+from arpo_verl.errors import ConfigError
+from arpo_verl.replay.config import METHODS, ReplayConfig
+from arpo_verl.replay.methods.base import ReplayMethod
+
+OPTIONS = "replay.method_options"
+
+
+def method_that_replaces(config: ReplayConfig, where: str) -> ReplayMethod:
+    """Return the recipe's method for a trainer or an estimator that knows only replays in a failure's place.
+
+    Args:
+        where: which it is, such as `with EasyR1`.
+
+    Raises:
+        ConfigError: the method does more, or `load_method` raises it.
+    """
+    method = load_method(config)
+    require(
+        method.only_replaces,
+        "replay.method",
+        f"one that only replaces failures, as arpo and fresh, {where}",
+        config.method,
+    )
+    return method
+
+
+def load_method(config: ReplayConfig) -> ReplayMethod:
+    """Return the recipe's method with its options.
+
+    Raises:
+        ConfigError: there is no such method, or an option of it is wrong.
+    """
+    module, _, name = METHODS.get(config.method, config.method).partition(":")
+    try:
+        cls = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"replay.method must be one of {', '.join(METHODS)}, or the import path of a class such as "
+            f"my_module:MyMethod, got {config.method!r}, which cannot be imported: {error}"
+        ) from error
+    is_method = isinstance(cls, type) and issubclass(cls, ReplayMethod)
+    require(is_method, "replay.method", "a subclass of arpo_verl.replay.methods.base.ReplayMethod", config.method)
+    options = config.method_options
+    require(isinstance(options, Mapping), OPTIONS, "a mapping of the method's options", options)
+    method: ReplayMethod = build_config(cls, OPTIONS, options)
+    return method

@@ -1,0 +1,247 @@
+"""What each replay method chooses and how it weighs, by numbers computed by hand from its paper's formula."""
+
+import hashlib
+import json
+import math
+import random
+from collections import Counter
+
+import pytest
+from support.replay_trajectories import stored
+
+from arpo_verl.errors import ConfigError
+from arpo_verl.replay.choice import Group, Outcome
+from arpo_verl.replay.config import METHODS, ReplayConfig
+from arpo_verl.replay.methods import load_method, method_that_replaces
+from arpo_verl.replay.methods.arpo import Arpo
+from arpo_verl.replay.methods.base import weighted_order
+from arpo_verl.replay.methods.exgrpo import ExGrpo, bucket_chance
+from arpo_verl.replay.methods.fresh import Fresh
+from arpo_verl.replay.methods.rlep import Rlep
+from arpo_verl.replay.methods.spear import Spear
+from arpo_verl.replay.metrics import group_metrics
+from arpo_verl.replay.store.success_store import SuccessStore
+
+torch = pytest.importorskip("torch")
+
+from arpo_verl.replay.advantages import group_advantages  # noqa: E402
+
+CONFIG = ReplayConfig()
+
+
+def group(*rewards, task_id="a", uid="u", drawn=0):
+    """A group whose rollouts' scores are their rewards."""
+    members = [Outcome(f"{uid}_{i}_0", task_id, r, r, False, "finished", 3, drawn=drawn) for i, r in enumerate(rewards)]
+    return Group(task_id, tuple(members))
+
+
+def store_of(*trajectories):
+    store = SuccessStore(8)
+    for trajectory in trajectories:
+        store.add(trajectory)
+    return store
+
+
+def successes(number, **changes):
+    """Distinct successes of one task."""
+    return [stored(response_ids=(i, i + 1), **changes) for i in range(number)]
+
+
+def test_arpo_trains_as_before_methods_existed():
+    """The digest is of the same ten steps with the code of commit b3c520fe: choices, advantages and stores."""
+    rng, store, config, lines = random.Random(1), SuccessStore(4), ReplayConfig(seed=7), []
+    for step in range(1, 11):
+        groups = []
+        for number in range(12):
+            task = f"task{rng.randrange(5)}"
+            scores = [float(rng.random() < 0.15) for _ in range(4)]
+            rewards = [score - 0.5 * (rng.random() < 0.3) for score in scores]
+            members = [
+                Outcome(f"u{number}_{i}_0", task, score, reward, False, "finished", 3, drawn=number)
+                for i, (score, reward) in enumerate(zip(scores, rewards, strict=True))
+            ]
+            groups.append(Group(task, tuple(members)))
+        chosen = load_method(config).choose(groups, store, config, step)
+        outcomes = [outcome for one in groups for outcome in one.outcomes]
+        by_key = {replay.key: replay.candidate.reward for replay in chosen}
+        advantages = group_advantages(
+            torch.tensor([by_key.get(outcome.key, outcome.reward) for outcome in outcomes]),
+            [outcome.uid for outcome in outcomes],
+            is_replay_B=[outcome.key in by_key for outcome in outcomes],
+        )
+        lines.append([step, [(replay.outcome.key, replay.candidate.serial) for replay in chosen]])
+        lines[-1].append([round(advantage, 5) for advantage in advantages.tolist()])
+        for outcome in outcomes:
+            if outcome.success:
+                ids = (len(lines), outcome.session + 1)
+                store.add(stored(outcome.task_id, step=step, reward=outcome.reward, response_ids=ids))
+        lines.append([serial for serial, _ in store.records()])
+    digest = hashlib.sha256(json.dumps(lines).encode()).hexdigest()
+    assert digest == "5a788347e663cc11c0be0a13300148d2681d2162da3e9b822cb2257244313741"
+
+
+def test_fresh_weighs_by_reward_and_age():
+    fresh = Fresh(tau=10.0)
+    (old,) = store_of(stored(step=5, reward=0.5)).candidates("a")
+    assert fresh.priority(old, 25) == pytest.approx(0.5 * math.exp(-2), rel=1e-5)
+    assert fresh.priority(old, 10**9) > 0  # so that it can be drawn where there is no other
+    store = store_of(stored(step=1, response_ids=(1, 1)), stored(step=21, response_ids=(2, 2)))
+    plans = [fresh.choose([group(0, 0)], store, ReplayConfig(seed=seed), 21) for seed in range(1000)]
+    new = sum(replay.candidate.step == 21 for (replay,) in plans)
+    assert new / 1000 == pytest.approx(1 / (1 + math.exp(-2)), abs=0.03)  # 0.88
+
+
+def test_a_weighted_order_has_every_candidate_once():
+    candidates = store_of(*successes(5)).candidates("a")
+    order = weighted_order(candidates, [1e-300, 1.0, 2.0, 1e-9, 5.0], random.Random(0))
+    assert sorted(one.serial for one in order) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "of_replays", "added"),
+    [
+        ((0, 0, 0, 0), (1.0, 1.0, 1.0), 2),  # M = 2 of the three
+        ((1, 0, 0, 0), (1.0,), 1),  # a mixed group too
+        ((1, 1, 1, 1), (1.0,), 0),  # nothing is gained
+        ((0, 0), (), 0),
+    ],
+)
+def test_rlep_adds_beside_the_group(rewards, of_replays, added):
+    store = store_of(*(stored(reward=reward, response_ids=(i, 0)) for i, reward in enumerate(of_replays)))
+    plan = Rlep().choose([group(*rewards)], store, CONFIG, 1)
+    assert [replay.key for replay in plan] == [f"u_{1000 + number}_0" for number in range(added)]
+    assert {replay.advantage for replay in plan} <= {None}
+
+
+def test_rlep_uses_no_success_twice():
+    groups = [group(0, 0, uid=f"u{number}", drawn=number) for number in range(3)]
+    plan = Rlep().choose(groups, store_of(*successes(5)), CONFIG, 1)
+    assert Counter(replay.outcome.uid for replay in plan) == {"u0": 2, "u1": 2, "u2": 1}
+    assert len({replay.candidate.serial for replay in plan}) == 5
+
+
+def test_spear_recalibrates_by_the_median_of_recent_groups():
+    store, spear = store_of(*successes(1, step=95)), Spear()
+    spear.remember([group(0, 0), group(0.5, 0.5)], store.memory)
+    assert store.memory == [0.0, 0.5]
+    # The median of 0, 0.5 and this group's 0.25 is 0.25; step 50 of 100 weighs (1 - cos(pi / 2)) / 2 = 0.5.
+    store.memory[:] = [0.0, 0.5]
+    store = store_of(*successes(1, step=45))
+    store.memory[:] = [0.0, 0.5]
+    (replay,) = spear.choose([group(0.5, 0.0)], store, CONFIG, 50)
+    assert replay.advantage == pytest.approx(0.5 * (1.0 - 0.25))
+    assert replay.added == 0
+    assert spear.choose([group(0.5, 0.0)], store, CONFIG, 56) == ()  # older than 10 steps
+    store.memory[:] = [1.0, 1.0, 1.0]
+    assert spear.choose([group(0.5, 0.0)], store, CONFIG, 50) == ()  # not above the median
+
+
+@pytest.mark.parametrize(("step", "weight"), [(1, 0.00024672), (25, 0.146447), (50, 0.5), (100, 1.0), (900, 1.0)])
+def test_the_weight_of_spear_rises_by_a_cosine(step, weight):
+    assert Spear().weight(step) == pytest.approx(weight, rel=1e-3)
+    assert Spear(warm_up_steps=0).weight(step) == 1.0
+
+
+def test_spear_remembers_so_many_groups():
+    memory = [0.25] * 3
+    Spear(num_baselines=4).remember([group(1, 0), group(0, 0)], memory)
+    assert memory == [0.25, 0.25, 0.5, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("solved", "size", "chance"),
+    [
+        (4, 8, 1.0),
+        (3, 8, math.exp(-0.5)),
+        (2, 8, math.exp(-2)),
+        (0, 8, math.exp(-8)),
+        (1, 3, 1.0),
+        (0, 3, math.exp(-1)),
+    ],
+)
+def test_exgrpo_draws_groups_by_their_bucket(solved, size, chance):
+    assert bucket_chance(solved, size) == pytest.approx(chance)
+    store = store_of(stored())
+    drawn = sum(
+        bool(ExGrpo().choose([group(*[1] * solved, *[0] * (size - solved))], store, ReplayConfig(seed=seed), 1))
+        for seed in range(300)
+    )
+    assert drawn / 300 == pytest.approx(chance, abs=0.09)
+
+
+def test_exgrpo_takes_the_surest_success_and_never_a_solved_group():
+    sure, unsure = ((-0.1, -0.3), (-0.1, -0.5))
+    store = store_of(
+        stored(rollout_log_probs=unsure, response_ids=(1, 1)),
+        stored(rollout_log_probs=None, response_ids=(2, 2)),
+        stored(rollout_log_probs=sure, response_ids=(3, 3)),
+    )
+    (replay,) = ExGrpo().choose([group(1, 0, 0)], store, CONFIG, 1)
+    assert (replay.candidate.serial, replay.added) == (2, None) and replay.outcome.session > 0
+    assert ExGrpo().choose([group(1, 1)], store, CONFIG, 1) == ()
+
+
+def test_exgrpo_weighs_a_token_by_the_gradient_of_the_shaped_ratio():
+    ratio = torch.tensor([1.0, 0.1, 0.0, 10.0], requires_grad=True)
+    weights = ExGrpo().token_weight(ratio)
+    assert weights.tolist() == pytest.approx([0.1 / 1.21, 0.25, 0.0, 1.0 / 102.01])
+    (ratio / (ratio + 0.1)).sum().backward()
+    assert torch.allclose(weights, ratio.grad * ratio)  # d f(w) / d log pi
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_method_replays_without_a_gain(name):
+    """C3: the stored reward is of another reward function, below what failures get today."""
+    store, method = store_of(*successes(3, reward=-1.0)), load_method(ReplayConfig(method=name))
+    for seed in range(20):
+        plan = method.choose([group(0, 0), group(1, 0, uid="v")], store, ReplayConfig(seed=seed), 1)
+        assert plan == ()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_method_replays_another_content(name):
+    """C4."""
+    method = load_method(ReplayConfig(method=name))
+    store = store_of(*successes(3, task_content="another"))
+    assert all(method.choose([group(1, 0)], store, ReplayConfig(seed=seed), 1) == () for seed in range(20))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_choice_does_not_depend_on_the_order_of_the_groups(name):
+    method, store = load_method(ReplayConfig(method=name)), store_of(*successes(6))
+    groups = [group(number % 2, 0, 0, uid=f"u{number}", drawn=number) for number in range(6)]
+    plans = [method.choose(order, store, CONFIG, 1) for order in (groups, groups[::-1])]
+    assert plans[0] == plans[1]
+
+
+def test_metrics_count_what_stands_beside_a_group():
+    groups = [group(0, 0), group(1, 1, uid="v")]
+    plan = Rlep().choose(groups, store_of(*successes(3, step=4)), CONFIG, 9)
+    metrics = group_metrics(groups, plan, CONFIG, 9)
+    expected = {"injected": 2, "added": 2, "missed": 0, "age_mean": 5.0, "informative_share": 0.5}
+    assert {name: metrics[f"replay/{name}"] for name in expected} == expected
+    assert "replay/age_mean" not in group_metrics(groups, (), CONFIG, 9)
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "words"),
+    [
+        ("rlap", {}, "replay.method must be one of arpo, fresh, rlep, spear, exgrpo, or the import path"),
+        ("arpo_verl.errors:ArpoError", {}, "a subclass of arpo_verl.replay.methods.base.ReplayMethod"),
+        ("absent_module:Method", {}, "No module named 'absent_module'"),
+        ("fresh", {"tau": 0}, "replay.method_options.tau must be more than 0 training steps, got 0"),
+        ("arpo", {"tau": 5}, "replay.method_options.tau is not an option"),
+        ("rlep", {"most_added": 0}, "replay.method_options.most_added must be a whole number of at least 1"),
+    ],
+)
+def test_a_wrong_method_is_refused(method, options, words):
+    with pytest.raises(ConfigError) as error:
+        load_method(ReplayConfig(method=method, method_options=options))
+    assert words in str(error.value)
+
+
+def test_where_only_replacing_works_others_are_refused():
+    assert method_that_replaces(ReplayConfig(method="fresh"), "with EasyR1") == Fresh()
+    with pytest.raises(ConfigError, match="only replaces failures, as arpo and fresh, with EasyR1, got 'rlep'"):
+        method_that_replaces(ReplayConfig(method="rlep"), "with EasyR1")
+    assert load_method(CONFIG) == Arpo()
