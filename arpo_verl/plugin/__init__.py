@@ -10,7 +10,7 @@ The modules, in the order of a training step:
 - episodes: `job_desktops` makes the pool, `loop_manager` starts the rollout workers, and `prompts` gives them prompts.
   There `agent_loop` plays an episode, and `sent_images` takes its screenshots to the engine;
 - a batch, in the trainer's process: `plugin/sampler.py: Replayer.process` reads it (`rows`, over `queue`).
-  `replay/choice.py: choose_replays` chooses a success for a failed group, and `plugin/rows.py: inject` (with
+  a method of `replay/methods` chooses successes for groups, and `plugin/rows.py: inject` (with
   `model_inputs`) puts it in a failure's place. The sampler then stores the batch's own successes and forms mini-batches
   (`padding`). `records/run_records.py`, `step_metrics` and `validation_samples` report it;
 - advantages: `plugin/estimator.py: compute_replay_grpo_advantage`;

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from support.replay_trajectories import stored
 
-from arpo_verl.errors import ConfigError
+from arpo_verl.errors import ConfigError, ReplayError
 from arpo_verl.replay.choice import Group, Outcome
 from arpo_verl.replay.config import METHODS, ReplayConfig
 from arpo_verl.replay.methods import load_method, method_that_replaces
@@ -20,6 +20,7 @@ from arpo_verl.replay.methods.fresh import Fresh
 from arpo_verl.replay.methods.rlep import Rlep
 from arpo_verl.replay.methods.spear import Spear
 from arpo_verl.replay.metrics import group_metrics
+from arpo_verl.replay.store.persistence import Fingerprint, load_store, save_store
 from arpo_verl.replay.store.success_store import SuccessStore
 
 torch = pytest.importorskip("torch")
@@ -146,6 +147,17 @@ def test_spear_remembers_so_many_groups():
     memory = [0.25] * 3
     Spear(num_baselines=4).remember([group(1, 0), group(0, 0)], memory)
     assert memory == [0.25, 0.25, 0.5, 0.0]
+
+
+def test_what_a_method_remembers_is_saved_with_the_store(tmp_path):
+    store, fingerprint = store_of(stored()), Fingerprint("t", "p", "q")
+    store.memory[:] = [0.25, -1.0]
+    save_store(store, tmp_path, fingerprint)
+    assert load_store(tmp_path, fingerprint, into=SuccessStore(8)).memory == [0.25, -1.0]
+    store.memory[:] = [float("nan")]
+    save_store(store, tmp_path, fingerprint)
+    with pytest.raises(ReplayError, match="memory"):
+        load_store(tmp_path, fingerprint)
 
 
 @pytest.mark.parametrize(

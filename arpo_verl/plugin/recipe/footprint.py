@@ -34,6 +34,7 @@ from arpo_verl.footprint import (
 )
 from arpo_verl.plugin.settings import plain_section
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.methods import load_method
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
@@ -100,6 +101,7 @@ def read_run(config: DictConfig, model: Model) -> RunSizes:
     messages = agent.family.opening(longest_instruction(config) or "x" * INSTRUCTION_CHARACTERS, agent.language, ())
     characters = sum(len(part.get("text", "")) for message in messages for part in message["content"])
     rollouts = data.train_batch_size * rollout.n
+    added = load_method(replay).num_added if replay.enable else 0
     num_tasks = len({task.task_id for task in _tasks(config, "data.train_files")}) or PAPERS_TASKS
     return RunSizes(
         model_name=str(config.actor_rollout_ref.model.path),
@@ -114,7 +116,7 @@ def read_run(config: DictConfig, model: Model) -> RunSizes:
         instruction_tokens=characters // CHARACTERS_PER_TOKEN,
         max_sequence_tokens=data.max_prompt_length + data.max_response_length,
         rollouts_per_step=rollouts,
-        rollouts_fetched=data.train_batch_size // updates * rollout.n,
+        rollouts_fetched=data.train_batch_size // updates * (rollout.n + added),
         rollouts_in_queue=(1 + ahead) * rollouts,
         saves_queue=mode != "sync",
         num_nodes=trainer.nnodes,

@@ -60,8 +60,6 @@ class ReplayMethod:
     trainers, veRL and EasyR1, can work with it."""
     needs_log_probs: ClassVar[bool] = False
     """Whether it compares today's log-probs with those of the policy that wrote a success."""
-    most_added: int = 0
-    """Most successes beside a group."""
 
     def __post_init__(self) -> None:
         check_fields(self, "replay.method_options")
@@ -87,6 +85,11 @@ class ReplayMethod:
     def place(self, group: Group, queue: list[Candidate], chosen: Context) -> list[Replay]:
         """Take successes for a group from the queue of its task, and say where each goes."""
         return replace_failure(group, queue, chosen)
+
+    @property
+    def num_added(self) -> int:
+        """Most successes beside a group, for an estimate of memory."""
+        return 0
 
     def token_weight(self, ratio: torch.Tensor) -> torch.Tensor | None:
         """Return the factors of replayed tokens' advantages; None for 1.

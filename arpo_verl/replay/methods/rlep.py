@@ -28,6 +28,10 @@ class Rlep(ReplayMethod):
     most_added: Annotated[int, whole(1)] = 2
     """M: most successes beside a group. Each adds rows to the step: memory and time grow by M / `rollout.n`."""
 
+    @property
+    def num_added(self) -> int:
+        return self.most_added
+
     def wants(self, group: Group, config: ReplayConfig, rng: random.Random) -> bool:
         return True
 

@@ -41,6 +41,10 @@ class Spear(ReplayMethod):
     num_baselines: Annotated[int, whole(1)] = 1280
     """Groups whose mean rewards make the median. The authors keep those of 10,240 rollouts, in groups of 8."""
 
+    @property
+    def num_added(self) -> int:
+        return self.most_added
+
     def wants(self, group: Group, config: ReplayConfig, rng: random.Random) -> bool:
         return True
 
