@@ -110,7 +110,7 @@ def seeds(shipped) -> Path:
 def start(shipped, seeds):
     """Start the trainer in a subfolder, to the end of a step, with `record_advantages.py` loaded."""
 
-    def start_in(name: str, steps: int) -> TrainerRun:
+    def start_in(name: str, steps: int, *more: str) -> TrainerRun:
         folder = shipped.parent / name
         recorded = folder / "recorded"
         recorded.mkdir(parents=True)
@@ -119,7 +119,7 @@ def start(shipped, seeds):
         env["ARPO_VERL_RECORDED"] = str(recorded)
         length = [f"trainer.total_training_steps={steps}", f"trainer.total_epochs={steps}"]
         seeded = [f"actor_rollout_ref.model.path={shipped}", f"replay.seed_from={seeds}"]
-        return TrainerRun(folder, *OVERRIDES, *length, *seeded, env=env, recipe=DEMO)
+        return TrainerRun(folder, *OVERRIDES, *length, *seeded, *more, env=env, recipe=DEMO)
 
     return start_in
 
