@@ -1,4 +1,7 @@
-"""Find the replay method that `replay.method` names, with the options in `replay.method_options`."""
+"""Decide by a method which groups get which past successes; a method is a file.
+
+`methods/base.py: ReplayMethod` has what methods share, and `load_method` finds the one that `replay.method` names.
+"""
 
 from __future__ import annotations
 
