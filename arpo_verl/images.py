@@ -68,7 +68,8 @@ class LazyImage(Image.Image):
     """A picture in RGB that is read and decoded when a pixel is first needed: 1920x1080 has 6.2 MB of pixels.
 
     Its EXIF `ImageID` is its content's UUID, by which vLLM's cache of processed images finds it without a pixel
-    (0.24, `multimodal/hasher.py: MultiModalHasher.serialize_item`).
+    (0.24, `multimodal/hasher.py: MultiModalHasher.serialize_item`). A newer vLLM first copies each image of a request
+    (0.32, `multimodal/image.py: normalize_image`), so a copy is not decoded either.
 
     Args:
         size: size in pixels.
@@ -76,22 +77,35 @@ class LazyImage(Image.Image):
         read: returns the file's bytes.
     """
 
+    _read: Callable[[], bytes] | None = None
+    """What reads the file, until it is decoded."""
+
     def __init__(self, size: Size, id: UUID, read: Callable[[], bytes]) -> None:
         super().__init__()
         self._mode, self._size = "RGB", (size.width, size.height)
-        self._read: Callable[[], bytes] | None = read
+        self._read = read
         self.getexif()[ExifTags.Base.ImageID] = id
 
-    def load(self) -> Any:
-        """Decode the pixels. Pillow calls this before it reads one.
+    @property
+    def im(self) -> Any:
+        """The pixels, which Pillow's methods ask for after `load`; decoded now, if they were not.
 
         Raises:
             ImageError: see `read_image`.
         """
         read = self._read
         if read is not None:
-            self.im, self._read = read_image(read()).im, None
-        return super().load()
+            self._im, self._read = read_image(read()).im, None
+        return self._im
+
+    @im.setter
+    def im(self, pixels: Any) -> None:
+        self._im = pixels
+
+    def copy(self) -> Image.Image:
+        """Return another picture of the same content, which is decoded no sooner."""
+        id = self.getexif()[ExifTags.Base.ImageID]
+        return super().copy() if self._read is None else LazyImage(Size(*self.size), id, self._read)
 
     def decoded(self) -> Image.Image:
         """Return the picture with its pixels, which this one goes on without.

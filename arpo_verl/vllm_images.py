@@ -45,8 +45,11 @@ KEPT_S = 60.0
 takes milliseconds, and a worker is at most a batch or two behind EngineCore."""
 _FILES = 65_536
 OPTION = "actor_rollout_ref.rollout.engine_kwargs.vllm.mm_processor_cache_type"
-_FIELDS = ("process", "file", "token", "size")
-_VLLMS = "address"
+_FIELDS = {"address": "process", "file": "file", "token": "token", "size": "size"}
+"""An address's attributes, by their names in an item. From 0.29 on vLLM strips an image that the prefix cache covers
+from a request, and with it what the model computes positions from, unless the item has an `address`, as its own have
+(`multimodal/utils.py: strip_covered_mm_data`)."""
+_VLLMS = "monotonic_id"
 """A key in what vLLM's own cache sends."""
 
 
@@ -198,7 +201,7 @@ class _Receiver:
         return mm_features
 
     def get_and_update_item(self, mm_item: Any, mm_hash: str) -> Any:
-        """Replace one address; an image that came whole stays as it is.
+        """Replace one address; an image that came whole stays as it is, and None is one that vLLM has stripped.
 
         Raises:
             FileLostError: its file is gone.
@@ -285,14 +288,16 @@ def _item(address: Address) -> Any:
     from vllm.multimodal.inputs import MultiModalBatchedField, MultiModalFieldElem, MultiModalKwargsItem
 
     field = MultiModalBatchedField()
-    numbers = {name: getattr(address, name) for name in _FIELDS}
+    numbers = {name: getattr(address, attribute) for name, attribute in _FIELDS.items()}
     return MultiModalKwargsItem(
         {name: MultiModalFieldElem(data=number, field=field) for name, number in numbers.items()}
     )
 
 
 def _address(item: Any) -> Address | None:
-    if item is None or set(item) == {_VLLMS, "monotonic_id"}:
+    if item is None:
+        return None
+    if _VLLMS in item:
         raise PatchLostError(
             "vLLM's own cache sent an image: the server's process runs without arpo_verl's. Set VLLM_PLUGINS so that "
             f"it names arpo_verl, or {OPTION}=lru"

@@ -7,7 +7,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 import arpo_verl
 from arpo_verl import images
@@ -119,8 +119,10 @@ def test_a_lazy_image_is_decoded_when_a_pixel_is_asked_for_and_not_before():
 
     image = images.LazyImage(image_size(data), images.content_id(data), read)
     assert (image.size, image.mode, images.content_of(image)) == ((30, 20), "RGB", images.content_id(data).bytes)
+    copied = ImageOps.exif_transpose(image)  # as a new vLLM does with each
     assert not reads and images.content_id(data) != images.content_id(picture(size=(30, 21)))
-    assert image.convert("RGB").tobytes() == image.tobytes() == read_image(data).tobytes()
+    assert (copied.size, images.content_of(copied)) == (image.size, images.content_id(data).bytes)
+    assert image.tobytes() == image.convert("RGB").tobytes() == read_image(data).tobytes()
     assert len(reads) == 1 and image.resize((3, 2)).size == (3, 2)
     assert images.content_of(read_image(data)) == image.tobytes(), "of a picture without an id, the pixels"
 

@@ -264,6 +264,15 @@ def test_threads_that_show_the_same_image_first_share_it():
     assert len(set(found)) == 1 and len(engine.sender._sent) == 1
 
 
+def test_an_image_that_the_prefix_cache_covers_is_none_lost():
+    engine = Engine()
+    features = engine.take_in(engine.prepare([1, 2]))
+    assert all("address" in each.data for each in features), "by this name vLLM leaves an image with its request"
+    stripped = [feature(None, "hash 1"), feature(MultiModalKwargsItem(), "hash 1"), features[1]]
+    found = engine.reader.get_and_update_features(pickle.loads(pickle.dumps(stripped)))
+    assert (found[0].data, dict(found[1].data)) == (None, {}) and engine.schedule(features) == [1, 2]
+
+
 def test_an_image_that_vllms_own_cache_sent_ends_the_run():
     item = MultiModalKwargsItem({name: MultiModalFieldElem(0, None) for name in ("address", "monotonic_id")})
     for side in (ImageHolder(), ImageReader()):

@@ -40,8 +40,9 @@ print(json.dumps(answers))
 """
 
 KNOWN_IMAGE = """
-import uuid
+import inspect, uuid
 from vllm.multimodal.hasher import MultiModalHasher
+from vllm.multimodal.parse import MultiModalDataParser
 from arpo_verl.images import LazyImage
 from arpo_verl.types import Size
 
@@ -49,7 +50,9 @@ def unread():
     raise AssertionError("a pixel was looked at")
 
 def key(id):
-    return MultiModalHasher.hash_kwargs(model_id="model", image=LazyImage(Size(1920, 1080), id, unread), max_pixels=9)
+    (item,) = MultiModalDataParser().parse_mm_data({"image": [LazyImage(Size(1920, 1080), id, unread)]})["image"]
+    algorithm = ["blake3"] if "algorithm" in inspect.signature(MultiModalHasher.hash_kwargs).parameters else []
+    return MultiModalHasher.hash_kwargs(*algorithm, model_id="model", image=item, max_pixels=9)
 
 first, other = uuid.UUID(int=1), uuid.UUID(int=2)
 assert key(first) == key(first) != key(other)
