@@ -25,7 +25,7 @@ from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.padding import MiniBatches
 from arpo_verl.plugin.queue import TRAINING, VALIDATION, Batch
 from arpo_verl.plugin.recipe.options import Recipe
-from arpo_verl.plugin.run_folder import require_shared
+from arpo_verl.plugin.run_folder import require_same_packages, require_shared
 from arpo_verl.plugin.step_metrics import SCORED_METRICS, StepMetrics, staleness_without
 from arpo_verl.plugin.trainer_state import TrainerState, trainer_state
 from arpo_verl.plugin.validation_samples import EpisodeLoggers, ValidationSamples
@@ -54,7 +54,8 @@ class Replayer:
         batches_per_step: veRL's `parameter_sync_step`.
 
     Raises:
-        ConfigError: a value in the recipe is wrong, or some node does not see the folder of the checkpoints.
+        ConfigError: a value in the recipe is wrong, or some node has other packages, or does not see the folder of
+            the checkpoints.
         ReplayError: the store to resume from or to start with cannot be read, or belongs to another policy.
     """
 
@@ -64,6 +65,7 @@ class Replayer:
         check_filter(state.filter_groups)
         self._mini_batches = MiniBatches(state.recipe, state.batch)
         if ray.is_initialized():
+            require_same_packages()
             require_shared(Path(state.resume.default_local_dir).absolute(), "trainer.default_local_dir")
         self.records = RunRecords(state.agent, state.groups)
         self.validation_samples = ValidationSamples(

@@ -13,6 +13,7 @@ import sys
 import time
 import uuid
 from collections import Counter
+from importlib import metadata
 
 import psutil
 import pytest
@@ -24,7 +25,8 @@ from support.loop_harness import DONE, HIT, ROW, ScriptedEngine, make_loop, reci
 
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError, HostLostError
-from arpo_verl.plugin.run_folder import require_shared
+from arpo_verl.own_ray import PATIENCE
+from arpo_verl.plugin.run_folder import require_same_packages, require_shared
 from arpo_verl.plugin.settings import connect_pool
 from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.tasks.expert import expert_replies
@@ -213,6 +215,32 @@ async def finish(desktop, task: Task):
     return (await desktop.evaluate()).score
 
 
+@contextlib.contextmanager
+def another_node(nodes, resource, before=(), **variables):
+    """A node with a CPU that `ray start` starts, behind `before` and with these variables; found by its resource."""
+    ray_command = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={nodes.cluster.address}"]
+    options = ["--num-cpus=1", "--block", "--disable-usage-stats", f'--resources={{"{resource}": 1}}']
+    environment = {**os.environ, **PATIENCE, **variables}
+
+    def start():
+        node = subprocess.Popen(
+            [*before, *ray_command, *options], stdout=subprocess.DEVNULL, start_new_session=True, env=environment
+        )
+        wait_until(lambda: node.poll() is not None or has_joined())
+        assert node.poll() is None, "Ray did not start within the time that it gives itself"
+        return node
+
+    def has_joined():
+        return any(resource in node["Resources"] for node in ray.nodes() if node["Alive"])
+
+    started = in_a_few_attempts(start)
+    try:
+        yield
+    finally:
+        os.killpg(started.pid, signal.SIGTERM)
+        started.wait()
+
+
 @pytest.mark.release
 def test_a_checkpoints_folder_that_a_node_does_not_see_is_refused_and_the_node_named(nodes, tmp_path, monkeypatch):
     """The node's own disk: another mount over the folder, in a mount namespace of its own."""
@@ -220,26 +248,27 @@ def test_a_checkpoints_folder_that_a_node_does_not_see_is_refused_and_the_node_n
     mount = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$1" && shift && exec "$@"', "sh", str(tmp_path)]
     if subprocess.run([*mount, "true"], capture_output=True).returncode != 0:
         pytest.skip("a mount namespace of one's own needs root")
-    ray_command = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={nodes.cluster.address}"]
-    options = ["--num-cpus=1", "--block", "--disable-usage-stats", '--resources={"blind": 1}']
-
-    def start():
-        node = subprocess.Popen([*mount, *ray_command, *options], stdout=subprocess.DEVNULL, start_new_session=True)
-        wait_until(lambda: node.poll() is not None or has_joined())
-        assert node.poll() is None, "Ray did not start within the time that it gives itself"
-        return node
-
-    def has_joined():
-        return any("blind" in node["Resources"] for node in ray.nodes() if node["Alive"])
-
-    started = in_a_few_attempts(start)
-    try:
+    with another_node(nodes, "blind", mount):
         listed = ray.nodes()
         for order in (listed, listed[::-1]):  # all of them are called as this host is
             monkeypatch.setattr(ray, "nodes", lambda order=order: order)
             with pytest.raises(ConfigError, match="default_local_dir must be a folder that all nodes share, got"):
                 require_shared(tmp_path / "shared", "trainer.default_local_dir", patience_s=0.0)
-    finally:
-        os.killpg(started.pid, signal.SIGTERM)
-        started.wait()
     assert not any((tmp_path / "shared").iterdir())
+
+
+@pytest.mark.release
+def test_a_node_with_other_packages_is_refused_with_what_to_install(nodes, tmp_path):
+    """The node finds another transformers, and an arpo_verl that is a folder on the path."""
+    require_same_packages()
+    other = tmp_path / "transformers-5.8.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: transformers\nVersion: 5.8.0\n")
+    (tmp_path / "arpo_verl").mkdir()
+    (tmp_path / "arpo_verl" / "__init__.py").touch()
+    with another_node(nodes, "other", PYTHONPATH=str(tmp_path)):
+        with pytest.raises(ConfigError, match="all nodes must have the packages of the trainer's node") as refusal:
+            require_same_packages()
+    here = metadata.version("transformers")
+    assert f"has transformers 5.8.0, not {here}: pip install transformers=={here}" in str(refusal.value)
+    assert "has arpo_verl of the source " in str(refusal.value) and " has torch " not in str(refusal.value)
