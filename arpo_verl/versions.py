@@ -32,6 +32,10 @@ OPTIONAL = ("ray", "docker", "qwen-vl-utils", "pillow", "numpy", "tensordict")
 # The oldest versions that work. TransferQueue: as in veRL's own extras. vLLM: before 0.22 its cache of processed images
 # does not survive the pauses for new weights (vllm-project/vllm#43001).
 OLDEST = {"TransferQueue": "0.1.10", "vllm": "0.22.0"}
+# The newest versions that docs/versions.md has a row for. A newer one is used, and a line says that nobody tried it.
+NEWEST = {"torch": "2.15.0", "transformers": "5.22.2", "ray": "2.60.0", "vllm": "0.32.0"}
+# The first versions that are known not to work, and why.
+BROKEN = {"transformers": ("5.23", "veRL 0.9.1 cannot import its Qwen-VL models with it")}
 # What a run on GPUs needs beside veRL, and for what. veRL 0.9.1's extras pin vllm 0.24.0, flash-attn 2.8.3 and a CuPy
 # for CUDA 13, which torch 2.11 is built for.
 FOR_GPUS = {
@@ -75,11 +79,12 @@ def pip_install(*requirements: str, options: Sequence[str] = ()) -> str:
 def install_for_gpus() -> str:
     """Return the commands that install veRL with all of `FOR_GPUS`, in an order that works.
 
-    flash-attn is published only as source, and its build imports torch: so torch comes first, without build isolation.
+    flash-attn is published only as source, and its build imports torch: so torch comes first, without build isolation,
+    and with it what a build needs: a new environment of Python 3.12 has neither wheel nor setuptools.
     """
     verl = SUPPORTED_VERL[-1]
-    compiled = pip_install(f"verl[vllm,fsdp]=={verl}", options=["--no-build-isolation"])
-    return f"{pip_install(f'verl[vllm]=={verl}')} && {compiled}"
+    first = pip_install("wheel", "setuptools", "ninja", "packaging", "psutil", f"verl[vllm]=={verl}")
+    return f"{first} && {pip_install(f'verl[vllm,fsdp]=={verl}', options=['--no-build-isolation'])}"
 
 
 def extra_requirements(extra: str) -> list[str]:
@@ -125,6 +130,26 @@ def is_older(installed: str, oldest: str) -> bool:
     return first < second
 
 
+def describe_untested() -> str | None:
+    """Return one line about the installed packages that are newer than any that ran here; None if there are none."""
+    installed = {package: installed_version(package) for package in NEWEST}
+    newer = [
+        f"{package} {version} (newest tested: {NEWEST[package]})"
+        for package, version in installed.items()
+        if version is not None and is_older(NEWEST[package], version)
+    ]
+    return f"untested: {', '.join(newer)}" if newer else None
+
+
+def describe_broken(package: str) -> str | None:
+    """Return why the installed version of a package does not work; None if it does, as far as we know."""
+    installed = installed_version(package)
+    if installed is None or package not in BROKEN or is_older(installed, BROKEN[package][0]):
+        return None
+    first, why = BROKEN[package]
+    return f"{installed}; from {first} on {why}"
+
+
 def another_verl() -> str | None:
     """Return which other project's package `import verl` would find here, or None. It does not import it.
 
@@ -164,7 +189,8 @@ def require_verl() -> None:
     """Refuse a veRL whose plugin points were never tested: a silent mismatch would cost a training run.
 
     Raises:
-        MissingDependencyError: veRL is absent, of an unsupported release, or another project's package.
+        MissingDependencyError: veRL is absent, of an unsupported release, or another project's package; or a package is
+            known not to work with it.
     """
     installed, newest = installed_version("verl"), SUPPORTED_VERL[-1]
     if (other := another_verl()) is not None:
@@ -176,3 +202,6 @@ def require_verl() -> None:
             f"arpo_verl {__version__} supports veRL {', '.join(SUPPORTED_VERL)}, got {installed}, whose plugin points "
             f"were never tested; {pip_install(f'verl=={newest}')}, or use a newer arpo_verl"
         )
+    for package in BROKEN:
+        if (why := describe_broken(package)) is not None:
+            raise MissingDependencyError(f"{package} {why}; {pip_install(f'{package}=={TESTED[package]}')}")

@@ -38,6 +38,7 @@ OF_LOCAL_NAMES = {
     "environments/provider_checks.py": [
         pip_install(*sorted(set(provider.packages.values()))) for provider in PROVIDERS.values() if provider.packages
     ],
+    "plugin/run_folder.py": [],  # the version of the trainer's node
     "versions.py": [*map(install_extra, sorted(set(EXTRA_OF_MODULE.values()))), install_for_gpus()],
     "vm/build.py": [pip_install(name, options=["--no-deps"]) for name in _PURE],
 }
@@ -92,10 +93,10 @@ def resolve(command, python, folder):
 def build_tools(installed, folder):
     """A Python with what `installed` has for building, and this environment's torch: the same, but for its size."""
     assert installed["torch"]["version"] == metadata.version("torch").partition("+")[0]
-    subprocess.run([UV, "venv", "--quiet", "--seed", "--clear", "--python", sys.executable, folder], check=True)
+    subprocess.run([UV, "venv", "--quiet", "--clear", "--python", sys.executable, folder], check=True)
     python = folder / "bin" / "python"
     tools = [name for name in ("setuptools", "wheel", "ninja", "psutil", "packaging") if name in installed]
-    pinned = [f"{name}=={installed[name]['version']}" for name in tools]
+    pinned = ["pip", *(f"{name}=={installed[name]['version']}" for name in tools)]  # as in a new environment of 3.12
     subprocess.run([UV, "pip", "install", "--quiet", "--python", python, *pinned], check=True)
     # A folder on the path that comes after the environment's own.
     ours = str(metadata.distribution("torch").locate_file(""))

@@ -33,6 +33,7 @@ from arpo_verl.records.run_summary import format_summary, summarize_run
 from arpo_verl.records.starts import note_start
 from arpo_verl.records.step_lines import StepLines
 from arpo_verl.untrusted import printable_lines
+from arpo_verl.versions import describe_untested
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +80,8 @@ class RunCallback(Callback):
         """Refuse a recipe that cannot run, before Ray, the model or a desktop starts. Log into the run's folder."""
         refuse_unfit(config)
         estimate = (*tell_footprint(config), *tell_schedule(config), *tell_resume(config), *tell_doubtful_names(config))
+        if (untested := describe_untested()) is not None:
+            print(f"note         {untested}", flush=True)
         settle_ray_token(joins=joins_cluster(config))
         if not joins_cluster(config) and getattr(ray.init, "func", None) is not start_ray:
             ray.init = functools.partial(start_ray, ray.init)  # veRL calls it by this name

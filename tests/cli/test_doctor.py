@@ -13,6 +13,7 @@ from support.task_files import GOOD, spec, write
 
 pytest.importorskip("desktop_env")
 
+from arpo_verl import versions  # noqa: E402
 from arpo_verl.cli.checks import packages  # noqa: E402
 from arpo_verl.cli.composing import compose_recipe  # noqa: E402
 from arpo_verl.cli.main import main  # noqa: E402
@@ -21,7 +22,7 @@ from arpo_verl.errors import MissingDependencyError  # noqa: E402
 from arpo_verl.plugin.recipe.footprint import model_shape  # noqa: E402
 from arpo_verl.tasks.loader import EMBEDDED_DIR  # noqa: E402
 from arpo_verl.upstream_patches import all_patches  # noqa: E402
-from arpo_verl.versions import TESTED, require_verl  # noqa: E402
+from arpo_verl.versions import NEWEST, TESTED, require_verl  # noqa: E402
 
 
 @pytest.fixture
@@ -95,9 +96,21 @@ def test_what_gpus_need_is_named_with_its_use_and_how_to_get_it(monkeypatch):
     assert not vllm.ok and not vllm.required and "0.22.0 or newer" in vllm.detail
     assert not flash.ok and "log-probs" in flash.detail
     first, second = flash.remedy.removeprefix("with Python 3.12: ").split(" && ")
-    assert first == "pip install 'verl[vllm]==0.9.1'"  # torch, which the build of the next one imports
+    tools = "wheel setuptools ninja packaging psutil"
+    assert first == f"pip install {tools} 'verl[vllm]==0.9.1'"  # torch, which the build of the next one imports
     assert second == "pip install --no-build-isolation 'verl[vllm,fsdp]==0.9.1'"
     assert cupy.ok and "osworld_full_async" in cupy.detail
+
+
+def test_what_is_newer_than_all_that_was_tested_is_said_in_one_line(monkeypatch):
+    installed = {**NEWEST, "torch": "9.1.0+cu140"}
+    monkeypatch.setattr(versions, "installed_version", installed.get)
+    line = f"untested: torch 9.1.0+cu140 (newest tested: {NEWEST['torch']})"
+    assert versions.describe_untested() == line
+    (finding,) = [finding for finding in packages.check_versions() if finding.subject == "versions"]
+    assert finding.ok and finding.detail == line
+    monkeypatch.setattr(versions, "installed_version", {**NEWEST, "ray": "2.41"}.get)
+    assert versions.describe_untested() is None
 
 
 GPU_PACKAGES = {"TransferQueue": "0.1.10", "vllm": "0.24.0", "flash-attn": "2.8.3", "cupy-cuda12x": "14.0.1"}

@@ -22,6 +22,8 @@ from arpo_verl.versions import (
     OWN_ENVIRONMENT,
     TESTED,
     another_verl,
+    describe_broken,
+    describe_untested,
     install_for_gpus,
     installed_version,
     is_older,
@@ -97,7 +99,8 @@ def _find_versions() -> list[Finding]:
                 Finding(package, is_supported_verl(installed), f"{installed} (tested with {tested})", remedy)
             )
         else:
-            findings.append(Finding(package, True, f"{installed} (tested with {tested})"))
+            broken = describe_broken(package)
+            findings.append(Finding(package, not broken, broken or f"{installed} (tested with {tested})", remedy))
     findings.append(_check_oldest("TransferQueue", "the trainer's queue", True))
     findings += [_check_oldest(package, use, False) for package, use in FOR_GPUS.items()]
     for package in OPTIONAL:
@@ -105,6 +108,8 @@ def _find_versions() -> list[Finding]:
         findings.append(
             Finding(package, installed is not None, installed or "not installed", pip_install(package), False)
         )
+    if (untested := describe_untested()) is not None:
+        findings.append(Finding("versions", True, untested))
     return findings
 
 

@@ -17,6 +17,7 @@ from arpo_verl.config import Checks, require
 from arpo_verl.plugin.recipe.options import Recipe, full_name
 from arpo_verl.replay.config import SAMPLERS
 from arpo_verl.tasks.selection import FRONTIER
+from arpo_verl.versions import installed_version, is_older
 
 Refusals = Iterator[tuple[str, str, str]]
 """The option, what it must be (after a colon the reason), and what to do."""
@@ -24,6 +25,8 @@ Refusals = Iterator[tuple[str, str, str]]
 _SAMPLER = "trainer.v1.sampler.custom_sampler"
 _CORRECTION = "algorithm.rollout_correction"
 _CACHE = "rollout.engine_kwargs.vllm.mm_processor_cache_type"
+_OWN_CACHES = "0.31"
+"""The first vLLM of whose image caches ours takes no place (docs/vllm.md)."""
 _WHOLE = "or set gui_agent.context=full, and gui_agent.harness=null"
 _KL = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
 _SAVED = ("model", "optimizer", "extra", "hf_model")
@@ -110,6 +113,10 @@ def _engines(recipe: Recipe) -> Refusals:
         gpus = recipe["rollout.n_gpus_per_node" if apart else "trainer.n_gpus_per_node"]
         if recipe.gpus_per_engine > gpus:
             reason = f"lru with an engine of {recipe.gpus_per_engine} GPUs: nodes of {gpus} GPUs cannot share memory"
+            yield _CACHE, reason, "set it to lru"
+        vllm = installed_version("vllm")
+        if vllm is not None and not is_older(vllm, _OWN_CACHES):
+            reason = f"lru with vLLM {vllm}: it keeps its caches where ours finds no place, and its lru sends enough"
             yield _CACHE, reason, "set it to lru"
         plugins = os.environ.get("VLLM_PLUGINS")
         if plugins is not None and "arpo_verl" not in plugins.split(","):

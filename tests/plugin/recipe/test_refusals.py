@@ -15,7 +15,7 @@ from support.composed import compose_recipe
 
 from arpo_verl.config import Problems
 from arpo_verl.models.official_words import PACKAGE
-from arpo_verl.plugin.recipe import checks
+from arpo_verl.plugin.recipe import checks, silent
 from arpo_verl.plugin.recipe.checks import check_recipe
 from arpo_verl.plugin.recipe.options import Recipe, full_name
 from arpo_verl.plugin.recipe.silent import check_silent
@@ -361,6 +361,14 @@ def problems_of(check, *args) -> list[str]:
     with found.gather():
         check(*args)
     return [str(error) for error in found.errors]
+
+
+def test_a_vllm_with_caches_elsewhere_takes_no_shm(compose, monkeypatch):
+    monkeypatch.setattr(silent, "installed_version", {"vllm": "0.31.0+cu130"}.get)
+    (problem,) = problems_of(check_silent, Recipe(compose(FULL, "")))
+    assert "mm_processor_cache_type must be lru with vLLM 0.31.0+cu130" in problem
+    monkeypatch.setattr(silent, "installed_version", {"vllm": "0.30.1"}.get)
+    assert not problems_of(check_silent, Recipe(compose(FULL, "")))
 
 
 @pytest.mark.parametrize(
