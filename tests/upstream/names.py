@@ -16,6 +16,13 @@ PASSED = {
     "desktop_env.desktop_env:create_vm_manager_and_provider": "provider_name region use_proxy",
 }
 
+# What upstream will call its own answer to a patch, and in which thread. Where it is there, the patch may go.
+ANSWERS = {
+    "EQUAL_LENGTHS": ("verl.utils.tensordict_utils:normalize_3d_position_ids", "verl#7899"),
+    "SHARED_ENCODER": ("verl.utils.vision_dp", "verl#5230"),
+    "IMAGE_CACHES": ("vllm.multimodal.utils:strip_covered_mm_data", "vllm#52041"),
+}
+
 
 def read_rows(text: str) -> list[tuple[str, str, tuple[str, ...]]]:
     """Read a table of `OUR MODULE | NAME`, each with its lines below it; names right above each other share them."""

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from support import ROOT
-from upstream.names import OPEN_KEYS, PASSED, RELIED_ON
+from upstream.names import ANSWERS, OPEN_KEYS, PASSED, RELIED_ON
 from upstream.uses import calls, modules, overrides, resolve, source, uses
 
 pytest.importorskip("verl")
@@ -121,6 +121,16 @@ def test_upstream_does_what_we_rely_on(ours, name, lines):
 
 def test_what_is_relied_on_belongs_to_a_module_that_is_there():
     assert not {ours for ours, _, _ in RELIED_ON if f"arpo_verl.{ours}" not in modules()}
+
+
+@pytest.mark.parametrize("patch", ANSWERS)
+def test_upstream_has_no_answer_of_its_own_to_a_patch(patch):
+    name, thread = ANSWERS[patch]
+    (row,) = [line for line in (ROOT / "docs" / "architecture.md").read_text().splitlines() if f"{patch}`" in line]
+    assert f"[{thread}]" in row
+    with contextlib.suppress(ImportError, AttributeError):
+        resolve(name)
+        pytest.fail(f"upstream has {name} ({thread}): try to do without {patch}, and say so in docs/architecture.md")
 
 
 def test_an_agent_loops_output_has_the_fields_that_are_stored():
