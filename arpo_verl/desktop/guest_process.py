@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from arpo_verl.desktop import cgroups, relay, sandbox, template, users, web_apps
+from arpo_verl import relay
+from arpo_verl.desktop import cgroups, sandbox, template, users, web_apps
 from arpo_verl.desktop.guest import children
 from arpo_verl.desktop.process import ProcessHandle
 from arpo_verl.errors import DesktopBootError
@@ -117,7 +118,7 @@ class GuestProcess:
         Raises:
             OSError: the guest is gone or does not keep up.
         """
-        relay.pass_descriptor(self._connections, b"%d" % port, fd)
+        socket.send_fds(self._connections, [b"%d" % port], [fd])
 
     def serve_apps(self, archive: bytes, timeout_s: float) -> None:
         """Serve mock web applications on the desktop's loopback, see `web_apps.pack`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import sys
 import threading
 import time
@@ -15,9 +16,9 @@ from arpo_verl.desktop.cgroups import Limits
 from arpo_verl.desktop.guest_process import Ended, GuestProcess, RewardProgramRun, proof_of
 from arpo_verl.desktop.machine_provider import GUEST_PORTS, GuestAddress, MachineProvider
 from arpo_verl.desktop.process import LastingThread
-from arpo_verl.desktop.relay import HOST, Relay
 from arpo_verl.desktop.web_apps import WebApp, pack
 from arpo_verl.errors import DesktopBootError
+from arpo_verl.relay import HOST, Opener, Relay, to_passed_socket
 from arpo_verl.types import Size
 
 logger = logging.getLogger(__name__)
@@ -104,7 +105,7 @@ class EmbeddedProvider(MachineProvider):
         """
         if self._relay is None:
             raise DesktopBootError("the desktop is not running: call start first")
-        return GuestAddress.forwarded(HOST, self._relay.ports)
+        return GuestAddress.forwarded(HOST, dict(zip(GUEST_PORTS, self._relay.ports, strict=True)))
 
     def reset(self) -> None:
         """Do the same as `start`: a desktop that an episode has used is not clean."""
@@ -187,7 +188,7 @@ class EmbeddedProvider(MachineProvider):
         try:
             new = self._take_next() or self._make_guest()()
             if self._relay is None:
-                self._relay = Relay(GUEST_PORTS, _weak_connect(self))
+                self._relay = Relay([(socket.create_server((HOST, 0)), _opener(self, port)) for port in GUEST_PORTS])
         except BaseException:
             self.stop()
             raise
@@ -246,17 +247,17 @@ class EmbeddedProvider(MachineProvider):
             relay.close_soon()
 
 
-def _weak_connect(provider: EmbeddedProvider) -> Callable[[int, int], None]:
-    """Return `provider._connect` for the relay's thread, without keeping a forgotten provider alive."""
+def _opener(provider: EmbeddedProvider, port: int) -> Opener:
+    """Return what leads the relay to a guest's port, without keeping a forgotten provider alive."""
     reference = weakref.ref(provider)
 
-    def connect(port: int, fd: int) -> None:
+    def connect(fd: int) -> None:
         provider = reference()
         if provider is None:
             raise ConnectionRefusedError("the desktop was given up")
         provider._connect(port, fd)
 
-    return connect
+    return to_passed_socket(connect)
 
 
 def _checked_size(size: Size | Sequence[int]) -> Size:

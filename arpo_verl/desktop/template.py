@@ -14,8 +14,8 @@ import weakref
 from collections.abc import Sequence
 from typing import IO
 
-from arpo_verl import reaper
-from arpo_verl.desktop import packages, relay, sandbox
+from arpo_verl import reaper, relay
+from arpo_verl.desktop import packages, sandbox
 from arpo_verl.desktop.process import ProcessHandle, in_lasting_thread
 from arpo_verl.errors import DesktopBootError, MissingDependencyError
 

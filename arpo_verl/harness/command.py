@@ -26,9 +26,9 @@ from typing import IO, Any
 
 from arpo_verl.desktop import cgroups, sandbox, template, users
 from arpo_verl.environments.osworld.verdict import messages
-from arpo_verl.environments.osworld.verdict.guest_relay import GuestRelay
 from arpo_verl.errors import ConfigError, HarnessError
 from arpo_verl.harness.command_start import HOST
+from arpo_verl.relay import Relay, to_address
 from arpo_verl.untrusted import printable_lines
 
 START_TIMEOUT_S = 180.0
@@ -240,9 +240,9 @@ class _Command:
             answer = messages.receive(channel, messages.MAX_FRAME_BYTES, deadline) or {}
             if "ports" in answer and answer["ports"]:
                 channel.settimeout(START_TIMEOUT_S)
-                listeners = [socket.socket(fileno=fd) for fd in messages.receive_descriptors(channel, answer["ports"])]
-                relay = GuestRelay(listeners, {port: (HOST, port) for port in request["ports"]})
-                held.callback(relay.close)
+                listeners = messages.receive_descriptors(channel, len(request["ports"]))
+                ways = zip(listeners, request["ports"], strict=True)
+                held.callback(Relay([(socket.socket(fileno=fd), to_address(HOST, port)) for fd, port in ways]).close)
             if "ports" in answer:
                 answer = messages.receive(channel, messages.MAX_FRAME_BYTES, deadline) or {"begun": True}
         except (OSError, messages.BadMessage) as error:  # it ended, or took too long

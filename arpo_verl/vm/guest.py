@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from arpo_verl.desktop.machine_provider import SERVER_PORT
-from arpo_verl.desktop.relay import HOST
 from arpo_verl.errors import DesktopBootError
+from arpo_verl.relay import HOST
 from arpo_verl.vm.machine import VirtualMachine, run_async
 
 POLL_S = 0.05

@@ -27,14 +27,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from arpo_verl.desktop import cgroups, relay, sandbox, seccomp, users, web_apps
+from arpo_verl import relay
+from arpo_verl.desktop import cgroups, sandbox, seccomp, users, web_apps
 from arpo_verl.desktop.guest_process import EXIT_TIMEOUT_S, Ended
 from arpo_verl.desktop.machine_provider import GUEST_PORTS
 from arpo_verl.desktop.process import in_lasting_thread
-from arpo_verl.desktop.relay import HOST
 from arpo_verl.desktop.template import USER_NAMESPACES
 from arpo_verl.errors import ConfigError, DesktopBootError, MissingDependencyError
 from arpo_verl.files import ScratchFolder
+from arpo_verl.relay import HOST
 from arpo_verl.types import Size
 from arpo_verl.versions import install_extra
 from arpo_verl.vm.config import VmConfig, own_folder

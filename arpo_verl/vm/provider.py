@@ -10,8 +10,8 @@ from pathlib import Path
 
 from arpo_verl.desktop.guest_process import Ended, proof_of
 from arpo_verl.desktop.machine_provider import GuestAddress, MachineProvider
-from arpo_verl.desktop.relay import HOST
 from arpo_verl.errors import DesktopBootError
+from arpo_verl.relay import HOST
 from arpo_verl.types import Size
 from arpo_verl.vm import template
 from arpo_verl.vm.boot import PASSWORD, check_disk, start

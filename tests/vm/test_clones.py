@@ -18,9 +18,9 @@ from support.desktop_harness import eventually
 from support.machines import BOOT_TIMEOUT_S, SCREEN, sandboxes
 
 from arpo_verl.desktop.machine_provider import SERVER_PORT
-from arpo_verl.desktop.relay import HOST
 from arpo_verl.errors import DesktopBootError
 from arpo_verl.images import SENT, image_size
+from arpo_verl.relay import HOST
 from arpo_verl.vm import guest, machine, template
 from arpo_verl.vm.boot import start
 from arpo_verl.vm.provider import QemuProvider

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from arpo_verl import errors
 from arpo_verl.desktop import cgroups, users
-from arpo_verl.desktop.machine_provider import CHROMIUM_PORT, SERVER_PORT, VLC_PORT
+from arpo_verl.desktop.machine_provider import CHROMIUM_PORT, GUEST_PORTS, SERVER_PORT, VLC_PORT
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.osworld.verdict import messages, sandbox, sandbox_limits
 from arpo_verl.environments.osworld.verdict.closed_ways import HostileData
-from arpo_verl.environments.osworld.verdict.guest_relay import GuestRelay
+from arpo_verl.environments.osworld.verdict.https_proxy import to_hosts
 from arpo_verl.environments.osworld.verdict.sandbox_host import SandboxProcess, this_process_host
 from arpo_verl.errors import DesktopError, EvaluatorError
+from arpo_verl.relay import Relay, to_address
 from arpo_verl.types import Evaluation, MetricCall, Task
 
 if TYPE_CHECKING:
@@ -125,9 +126,7 @@ class SandboxedEvaluator:
                 f"{self._name}: the sandbox in which task {task.task_id} was evaluated broke{where}: {error}"
             ) from error
 
-    def _start(
-        self, channel: socket.socket, client: Client, task: Task, deadline: float, user_id: int | None
-    ) -> GuestRelay:
+    def _start(self, channel: socket.socket, client: Client, task: Task, deadline: float, user_id: int | None) -> Relay:
         """Send the sandbox its request; return its relay to the desktop and to the allowed hosts."""
         folder, files = Path(client.cache_dir), _task_files(client)
         hosts = self._config.evaluator_hosts
@@ -139,13 +138,11 @@ class SandboxedEvaluator:
             )
             channel.settimeout(max(0.1, deadline - time.monotonic()))
             messages.send(channel, replace(self._request(client, task, hosts), files=sizes, user_id=user_id).to_json())
-            addresses = {
-                SERVER_PORT: (client.vm_ip, client.server_port),
-                CHROMIUM_PORT: (client.vm_ip, client.chromium_port),
-                VLC_PORT: (client.vm_ip, client.vlc_port),
-            }
-            listeners = messages.receive_descriptors(channel, len(addresses) + bool(hosts))
-            relay = GuestRelay([socket.socket(fileno=fd) for fd in listeners], addresses, hosts)
+            ports = {SERVER_PORT: client.server_port, CHROMIUM_PORT: client.chromium_port, VLC_PORT: client.vlc_port}
+            openers = [to_address(client.vm_ip, ports[port]) for port in GUEST_PORTS]
+            openers += [to_hosts(hosts)] if hosts else []
+            listeners = messages.receive_descriptors(channel, len(openers))
+            relay = Relay([(socket.socket(fileno=fd), to) for fd, to in zip(listeners, openers, strict=True)])
             try:
                 messages.send_descriptors(channel, descriptors)
             except BaseException:

@@ -1,8 +1,9 @@
-"""The ports that lead into a desktop, on asyncio's own event loop and on uvloop's."""
+"""The ports that lead into a desktop or out of a sandbox, on asyncio's own event loop and on uvloop's."""
 
 import asyncio
 import asyncio.selector_events
 import contextlib
+import errno
 import hashlib
 import os
 import socket
@@ -10,14 +11,14 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+import requests
 import uvloop
 from support.desktop_harness import attach
 
-from arpo_verl.desktop import relay as relay_module
+from arpo_verl import relay as relay_module
 from arpo_verl.desktop.provider import EmbeddedProvider
-from arpo_verl.desktop.relay import Relay
+from arpo_verl.relay import HOST, Relay, to_address, to_passed_socket
 
-PORT = 5000
 LOOPS = {"asyncio": asyncio.SelectorEventLoop, "uvloop": uvloop.new_event_loop}
 
 
@@ -49,19 +50,28 @@ def echo(connection):
             connection.sendall(data)
 
 
-def guest_that_echoes(port, descriptor):
+def guest_that_echoes(descriptor):
     guest = socket.socket(fileno=os.dup(descriptor))
     threading.Thread(target=echo, args=(guest,), daemon=True).start()
 
 
 @contextlib.contextmanager
-def relayed(hand_over):
-    relay = Relay((PORT,), hand_over)
+def relaying(opener):
+    relay = Relay([(socket.create_server((HOST, 0)), opener)])
     try:
-        with socket.create_connection(("127.0.0.1", relay.ports[PORT]), timeout=30) as client:
-            yield client
+        yield relay
     finally:
         relay.close()
+
+
+def connected(relay):
+    return socket.create_connection((HOST, relay.ports[0]), timeout=30)
+
+
+@contextlib.contextmanager
+def relayed(hand_over):
+    with relaying(to_passed_socket(hand_over)) as relay, connected(relay) as client:
+        yield client
 
 
 def received(client):
@@ -86,9 +96,9 @@ def test_what_a_client_sends_before_the_guest_is_there_is_not_lost_nor_its_end(l
     monkeypatch.setattr(asyncio.selector_events._SelectorSocketTransport, "pause_reading", lambda transport: None)
     sent = threading.Event()
 
-    def hand_over(port, descriptor):
+    def hand_over(descriptor):
         assert sent.wait(30)
-        guest_that_echoes(port, descriptor)
+        guest_that_echoes(descriptor)
 
     with relayed(hand_over) as client:
         client.sendall(b"early")
@@ -97,51 +107,105 @@ def test_what_a_client_sends_before_the_guest_is_there_is_not_lost_nor_its_end(l
         assert received(client) == b"early"
 
 
-def test_bytes_that_come_while_the_ends_are_being_joined_stay_behind_the_first(loop, monkeypatch):
-    # The guest's end is connected an iteration before the client's early bytes are written to it.
-    monkeypatch.setattr(asyncio.selector_events._SelectorSocketTransport, "pause_reading", lambda transport: None)
-    connected, sent_more = threading.Event(), threading.Event()
-    connection_made = relay_module._End.connection_made
-
-    def made_slowly(end, transport):
-        connection_made(end, transport)
-        if not isinstance(end, relay_module._Client):
-            connected.set()
-            assert sent_more.wait(30)
-
-    monkeypatch.setattr(relay_module._End, "connection_made", made_slowly)
-
-    def hand_over(port, descriptor):
-        first.wait(30)
-        guest_that_echoes(port, descriptor)
-
-    first = threading.Event()
-    with relayed(hand_over) as client:
-        client.sendall(b"first, ")
-        first.set()
-        assert connected.wait(30)
-        client.sendall(b"second")
-        client.shutdown(socket.SHUT_WR)
-        sent_more.set()
-        assert received(client) == b"first, second"
-
-
 def test_client_of_a_guest_that_is_gone_is_hung_up_on(loop):
-    def gone(port, descriptor):
+    def gone(descriptor):
         raise OSError("gone")
 
-    with relayed(gone) as client, contextlib.suppress(ConnectionResetError):
+    with contextlib.suppress(ConnectionResetError), relayed(gone) as client:
         assert client.recv(1) == b""
 
 
 def test_closed_relay_ends_its_connections(loop):
-    relay = Relay((PORT,), guest_that_echoes)
-    with socket.create_connection(("127.0.0.1", relay.ports[PORT]), timeout=30) as client:
+    with relaying(to_passed_socket(guest_that_echoes)) as relay, connected(relay) as client:
         client.sendall(b"x")
         assert client.recv(1) == b"x"
         relay.close()
         with contextlib.suppress(ConnectionResetError):
             assert client.recv(1) == b""
+
+
+def test_a_client_that_leaves_its_answer_unread_still_counts_as_a_connection(loop, monkeypatch):
+    """A sandbox could fill the table of open files: its finished connections, never read, stayed outside the count."""
+    monkeypatch.setattr(relay_module, "MAX_CONNECTIONS", 1)
+    pump, ended = relay_module._pump, threading.Semaphore(0)
+
+    async def watched_pump(source, target):
+        await pump(source, target)
+        relay_module.event_loop().call_later(0.1, ended.release)
+
+    def guest_that_answers(descriptor):
+        guest = socket.socket(fileno=os.dup(descriptor))
+        threading.Thread(target=lambda: (guest.sendall(bytes(16 << 20)), guest.close()), daemon=True).start()
+
+    async def opener(client):
+        client[1].transport.set_write_buffer_limits(1 << 25)  # an answer's end is always below the limit: here all is
+        return await to_passed_socket(guest_that_answers)(client)
+
+    monkeypatch.setattr(relay_module, "_pump", watched_pump)
+    with relaying(opener) as relay, connected(relay) as client:
+        client.shutdown(socket.SHUT_WR)
+        assert ended.acquire(timeout=30) and ended.acquire(timeout=30)  # it has all, and the client reads nothing
+        with pytest.raises(ConnectionResetError), connected(relay) as second:
+            second.recv(1)
+
+
+async def _never(*_):
+    await asyncio.Event().wait()
+
+
+async def _unreachable(*_):
+    raise OSError(errno.EHOSTUNREACH, "No route to host")
+
+
+async def _refused(*_):
+    raise ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+
+
+@pytest.fixture
+def unreached(loop, monkeypatch):
+    """Return a function that gives a relay whose connections to the guest come to `connect`."""
+    with contextlib.ExitStack() as stack:
+
+        def relay_to(connect):
+            monkeypatch.setattr(relay_module, "connect", connect)
+            monkeypatch.setattr(relay_module, "CONNECT_TIMEOUT_S", 1.0)
+            return stack.enter_context(relaying(to_address("192.0.2.1", 9222)))
+
+        yield relay_to
+
+
+def ask(relay):
+    with requests.Session() as session:
+        session.trust_env = False
+        return session.get(f"http://{HOST}:{relay.ports[0]}/json/version", timeout=60)
+
+
+@pytest.mark.parametrize("connect", [_never, _unreachable])
+def test_a_guest_that_is_not_reached_is_no_program_that_was_closed(unreached, connect):
+    """Both were a reset connection, which is scored as a browser that the policy closed."""
+    assert ask(unreached(connect)).status_code == 504
+
+
+def test_a_program_that_does_not_listen_is_a_reset_connection(unreached):
+    with pytest.raises(requests.ConnectionError):
+        ask(unreached(_refused))
+
+
+def test_a_client_that_floods_a_relay_without_a_guest_takes_no_memory(unreached):
+    """What it sent after the 504 was kept until its end or for 30 s, as many gigabytes as fit through."""
+    with connected(unreached(_unreachable)) as client:
+        client.sendall(b"x")
+        assert b"504" in client.recv(1000)
+        before = _resident_bytes()
+        with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+            for _ in range(512):
+                client.sendall(bytes(1 << 20))
+        assert _resident_bytes() - before < 64 << 20
+
+
+def _resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.desktop
