@@ -19,6 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from arpo_verl import bubblewrap
+from arpo_verl.bubblewrap import PACKAGE, SYSTEM, Profile, python_folders, read_only
 from arpo_verl.desktop import chrome, seccomp, users
 from arpo_verl.errors import MissingDependencyError
 from arpo_verl.versions import install_extra, pip_install
@@ -36,7 +38,6 @@ GUEST_MODULES = {
     "pytweening": "pytweening",
 }
 MIB = 1 << 20
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 # Programs need this read-only state to start, or to start fast; `fontconfig` saves GTK programs a second.
 ETC, HOSTS = "/etc", "/etc/hosts"
 STATE = (ETC, "/var/cache/fontconfig", "/var/lib/dpkg", "/var/lib/libreoffice", "/var/lib/xkb", "/opt/google")
@@ -66,7 +67,6 @@ SYSTEM_V = {
     "sem": "250 32000 32 128",
     "msgmni": 32,
 }
-PACKAGE = Path(__file__).parents[1]
 _USER_ID_IN_NAMESPACE = 1000
 
 _START = "import sys; sys.path[:0] = {path!r}; from arpo_guest.template import main; main({control}, {walls!r})"
@@ -87,15 +87,16 @@ def command(control_fd: int, extra_read_only: Sequence[str], in_memory: Callable
     shown = [*extra_read_only, *python_folders(paths)]
     start = _START.format(path=[GUEST_ROOT, *paths], control=control_fd, walls=_walls(shown))
     own_files = _own_files() | ({} if is_own_user() else identity(_USER_ID_IN_NAMESPACE))
-    return [
-        *("bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
-        *("--hostname", "desktop", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
-        *_privileges(),
-        *_mounts(shown),
-        *(word for name, content in own_files.items() for word in _own_file(name, in_memory(content.encode()))),
-        *("--remount-ro", "/", "--remount-ro", ETC, "--remount-ro", "/dev", "--chdir", "/"),
-        *(sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", start),
-    ]
+    mounts = _mounts(shown)
+    for name, content in own_files.items():
+        mounts += ["--perms", "0755", "--ro-bind-data", str(in_memory(content.encode())), name]
+    mounts += ["--remount-ro", "/", "--remount-ro", ETC, "--remount-ro", "/dev"]
+    # To make namespaces; each sandbox drops them before it runs. Without root it is root only in its namespace, the
+    # caller outside; in its forks' namespaces it becomes another user.
+    kept = ["CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETPCAP"]
+    kept += ["CAP_SETUID", "CAP_SETGID"] if is_own_user() else ["CAP_SETFCAP"]
+    profile = Profile(mounts, not is_own_user(), kept, hostname="desktop", is_process_1=True)
+    return bubblewrap.command(profile, [sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", start])
 
 
 def is_own_user() -> bool:
@@ -115,28 +116,13 @@ def _walls(shown: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _privileges() -> list[str]:
-    """Return the privileges that a template needs to make namespaces; each sandbox drops them before it runs."""
-    kept = ["CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETPCAP"]
-    if is_own_user():
-        kept, user = [*kept, "CAP_SETUID", "CAP_SETGID"], []
-    else:  # root only in that namespace, the caller outside; in its forks' namespaces it becomes another user
-        kept, user = [*kept, "CAP_SETFCAP"], ["--unshare-user", "--uid", "0", "--gid", "0"]
-    return [*user, "--cap-drop", "ALL", *(word for name in kept for word in ("--cap-add", name))]
-
-
-def _own_file(name: str, fd: int) -> list[str]:
-    return ["--perms", "0755", "--ro-bind-data", str(fd), name]
-
-
 def _mounts(extra: Sequence[str]) -> list[str]:
     """Return the options for visible folders. Later mounts cover earlier ones."""
-    words = [word for path in SYSTEM for word in read_only(path)]
-    words += ["--proc", "/proc", "--dev", "/dev"]
     folders = [*STATE, *extra]
-    # bubblewrap makes missing parents for its own user only, but the desktop's user must get through them.
-    for parent in _parents([*(f"{path}/x" for path in WRITABLE), *folders, f"{GUEST_ROOT}/bin/python"]):
-        words += ["--perms", "0755", "--dir", parent]
+    above = bubblewrap.parents(
+        [*(f"{path}/x" for path in WRITABLE), *folders, f"{GUEST_ROOT}/bin/python"], (*SYSTEM, "/dev")
+    )
+    words = [*bubblewrap.system(), *bubblewrap.folders(above)]
     words += [word for path in folders for word in (_etc() if path == ETC else read_only(path))]
     if any(PACKAGE.is_relative_to(path) for path in (*SYSTEM, *folders)):
         words += ["--tmpfs", str(PACKAGE)]  # the tasks' evaluators and their expert
@@ -149,20 +135,7 @@ def _etc() -> list[str]:
     if os.path.exists(HOSTS):
         return read_only(ETC)
     entries = (read_only(f"{ETC}/{name}") for name in sorted(os.listdir(ETC)))
-    return ["--perms", "0755", "--tmpfs", ETC, *(word for entry in entries for word in entry)]
-
-
-def _parents(paths: Sequence[str]) -> list[str]:
-    """Return every folder above `paths`, except the root and the mounts, the upper ones first."""
-    parents = {str(parent) for path in paths for parent in list(Path(path).parents)[:-1]}
-    return sorted(parents - {*SYSTEM, "/dev", "/dev/shm"}, key=len)
-
-
-def read_only(path: str) -> list[str]:
-    """Show `path` as it is on the host: a link such as `/bin` stays one."""
-    if os.path.islink(path):
-        return ["--symlink", os.readlink(path), path]
-    return ["--ro-bind-try", path, path]
+    return [*bubblewrap.memory(ETC, "0755"), *(word for entry in entries for word in entry)]
 
 
 def identity(user_id: int) -> dict[str, str]:
@@ -203,15 +176,3 @@ def _python_paths() -> list[str]:
         parent = Path(spec.origin).parent
         paths[str(parent.parent if spec.submodule_search_locations else parent)] = None
     return list(paths)
-
-
-def python_folders(paths: Sequence[str]) -> list[str]:
-    """Return the folders that this Python needs to run: its installations, and `paths`, each once."""
-    executable = Path(sys.executable)
-    wanted = [sys.base_prefix, sys.prefix, *paths, str(executable.parent), str(executable.resolve().parent)]
-    folders: list[str] = []
-    for folder in sorted(set(map(os.path.realpath, wanted)) | set(wanted), key=len):
-        covered = any(Path(folder).is_relative_to(other) for other in (*SYSTEM, *folders))
-        if not covered:
-            folders.append(folder)
-    return folders

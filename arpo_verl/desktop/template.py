@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import IO
 
 from arpo_verl import reaper, relay
+from arpo_verl.bubblewrap import USER_NAMESPACES
 from arpo_verl.desktop import packages, sandbox
 from arpo_verl.desktop.process import ProcessHandle, in_lasting_thread
 from arpo_verl.errors import DesktopBootError, MissingDependencyError
@@ -22,15 +23,6 @@ from arpo_verl.errors import DesktopBootError, MissingDependencyError
 START_TIMEOUT_S = 60.0
 """The time-out of a start, until Python has all imports: that takes 0.3 s on an idle machine."""
 _MAX_PACKET = 4096
-
-USER_NAMESPACES = (
-    "this machine does not let us make the desktop's sandbox. Without root, bubblewrap needs user namespaces: as root "
-    "run `sysctl -w kernel.unprivileged_userns_clone=1` (Debian), "
-    "`sysctl -w kernel.apparmor_restrict_unprivileged_userns=0` (Ubuntu 23.10 and newer) or "
-    "`sysctl -w user.max_user_namespaces=15000` (RHEL). In Docker, run the container with `--cap-add SYS_ADMIN "
-    "--security-opt seccomp=unconfined --security-opt apparmor=unconfined --security-opt systempaths=unconfined`, "
-    "or `--privileged`"
-)
 
 
 class Template:

@@ -24,7 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from arpo_verl.desktop import cgroups, sandbox, template, users
+from arpo_verl import bubblewrap
+from arpo_verl.bubblewrap import PACKAGE, Profile, python_folders
+from arpo_verl.desktop import cgroups, template, users
 from arpo_verl.environments.osworld.verdict import messages
 from arpo_verl.errors import ConfigError, HarnessError
 from arpo_verl.harness.command_start import HOST
@@ -47,7 +49,6 @@ _TAIL_CHARACTERS = 2000
 _SIGNAL = 128
 """A shell, and bubblewrap, say a program's death by a signal as an exit status above this."""
 _CHUNK_BYTES = 1 << 16
-_TASKS = sandbox.PACKAGE / "tasks"
 _START = "import sys; sys.path[:0] = [{place!r}]; from arpo_verl.harness.command_start import main; main({channel})"
 # It enters the control groups before it becomes bubblewrap, so that nothing of it is ever outside.
 _ENTER = 'while [ "$1" != -- ]; do echo 0 > "$1"; shift; done; shift; exec "$@"'
@@ -164,42 +165,41 @@ class _Command:
             return CommandEnd(_returncode(process.returncode), reason, self._last_words())
 
     def _words(self, channel: int, user: users.UserClaim | None, group: cgroups.Cgroup) -> list[str]:
-        bubblewrap = shutil.which("bwrap")
-        if bubblewrap is None:
+        if shutil.which("bwrap") is None:
             raise ConfigError(
                 "a harness that is a command runs in a sandbox, which needs bubblewrap; "
                 "run: apt-get install -y --no-install-recommends bubblewrap"
             )
-        start = _START.format(place=str(sandbox.PACKAGE.parent), channel=channel)
-        words = [bubblewrap, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-        words += [] if self.network else ["--unshare-net"]
-        words += ["--die-with-parent", "--new-session", "--clearenv", "--cap-drop", "ALL"]
-        words += ["--unshare-user"] if user is None else ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-        words += [*self._mounts(user is not None), "--chdir", os.getcwd()]
-        words += [sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", start]
+        start = _START.format(place=str(PACKAGE.parent), channel=channel)
+        profile = Profile(
+            self._mounts(user is not None),
+            own_users=user is None,
+            capabilities=() if user is None else ("CAP_SETUID", "CAP_SETGID"),
+            network=self.network,
+            folder=os.getcwd(),
+        )
+        words = bubblewrap.command(profile, [sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", start])
         return ["/bin/sh", "-ec", _ENTER, "sh", *map(str, group.doors), "--", *words]
 
     def _mounts(self, is_other_user: bool) -> list[str]:
         """This machine's files to read, and memory to write to. What the command needs stays visible beneath that."""
-        size = str(self.memory_mb << 20)
-        needed = [*sandbox.python_folders([str(sandbox.PACKAGE.parent)]), *self._own_folders()]
+        needed = [*python_folders([str(PACKAGE.parent)]), *self._own_folders()]
         closed = {parent for path in needed for parent in _closed_parents(path)} if is_other_user else set()
         words = ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"]
         for path in _OWN_MEMORY:
-            words += ["--perms", "1777", "--size", size, "--tmpfs", path]
+            words += bubblewrap.memory(path, "1777", self.memory_mb << 20)
         for path in sorted(closed, key=len):
-            words += ["--perms", "0755", "--tmpfs", path]
+            words += bubblewrap.memory(path, "0755")
         hidden = [*_OWN_MEMORY, *closed]
         needed += [os.path.realpath(_NAMES)] if self.network and os.path.exists(_NAMES) else []
         shown = [path for path in needed if any(Path(path).is_relative_to(place) for place in hidden)]
         shown = [path for path in shown if path not in hidden]
-        for parent in sorted({str(p) for path in shown for p in Path(path).parents}, key=len):
-            if any(Path(parent).is_relative_to(place) and parent != place for place in hidden):
-                words += ["--perms", "0755", "--dir", parent]
+        above = bubblewrap.parents(shown, ())
+        words += bubblewrap.folders(p for p in above if any(Path(p).is_relative_to(h) and p != h for h in hidden))
         words += [word for path in sorted(shown, key=len) for word in ("--ro-bind", path, path)]
         words += [word for path in sorted(closed, key=len) for word in ("--remount-ro", path)]
         # The tasks' evaluators and their expert are no business of a policy's.
-        return [*words, "--tmpfs", str(_TASKS), "--remount-ro", str(_TASKS)]
+        return [*words, *bubblewrap.sealed(str(PACKAGE / "tasks"))]
 
     def _own_folders(self) -> list[str]:
         """Where the command's own files are: the working folder, what its words and PYTHONPATH name."""
@@ -310,7 +310,7 @@ def _no_start(command: Sequence[str], error: str, words: str) -> ConfigError | H
     if error:
         return ConfigError(f"gui_agent.harness must name a program that can be run here, got {command[0]}: {error}")
     if "bwrap" in words or "unshare" in words:
-        return ConfigError(f"the harness's sandbox did not start: {words}; {template.USER_NAMESPACES}")
+        return ConfigError(f"the harness's sandbox did not start: {words}; {bubblewrap.USER_NAMESPACES}")
     return HarnessError(f"the harness's command did not begin within {START_TIMEOUT_S:g} s: {words or 'no word of it'}")
 
 

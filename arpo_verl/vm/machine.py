@@ -27,12 +27,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from arpo_verl import relay
-from arpo_verl.desktop import cgroups, sandbox, seccomp, users, web_apps
+from arpo_verl import bubblewrap, relay
+from arpo_verl.desktop import cgroups, seccomp, users, web_apps
 from arpo_verl.desktop.guest_process import EXIT_TIMEOUT_S, Ended
 from arpo_verl.desktop.machine_provider import GUEST_PORTS
 from arpo_verl.desktop.process import in_lasting_thread
-from arpo_verl.desktop.template import USER_NAMESPACES
 from arpo_verl.errors import ConfigError, DesktopBootError, MissingDependencyError
 from arpo_verl.files import ScratchFolder
 from arpo_verl.relay import HOST
@@ -179,12 +178,12 @@ class VirtualMachine:
                 passed.append(inherited.enter_context(theirs).fileno())
                 words += ["-chardev", f"socket,id={name},fd={passed[-1]}"]
             words += ["-mon", "chardev=monitor,mode=control"]
-            filtered = []
+            seccomp_fd = None
             if seccomp.is_supported():
-                passed.append(web_apps.in_memory("filter", seccomp.filter_program(only_listens=True)))
-                inherited.callback(os.close, passed[-1])
-                filtered = ["--seccomp", str(passed[-1])]
-            command = _command(config, start, words, self._cgroup.doors, self._user, scratch.path, filtered)
+                seccomp_fd = web_apps.in_memory("filter", seccomp.filter_program(only_listens=True))
+                inherited.callback(os.close, seccomp_fd)
+                passed.append(seccomp_fd)
+            command = _command(config, start, words, self._cgroup.doors, self._user, scratch.path, seccomp_fd)
             self._process = in_lasting_thread(
                 lambda: subprocess.Popen(
                     command,
@@ -211,7 +210,7 @@ class VirtualMachine:
         except Exception as error:
             last = self.last_words()
             self.close()
-            hint = f"; {USER_NAMESPACES}" if "bwrap:" in last else ""
+            hint = f"; {bubblewrap.USER_NAMESPACES}" if "bwrap:" in last else ""
             raise DesktopBootError(f"QEMU does not start: {error!r}{last}{hint}") from error
         except BaseException:
             self.close()
@@ -327,13 +326,13 @@ def _command(
     doors: Sequence[Path],
     user: users.UserClaim | None,
     scratch: Path,
-    filtered: Sequence[str] = (),
+    seccomp_fd: int | None = None,
 ) -> list[str]:
     """Return the command line of QEMU in its sandbox.
 
     Args:
         scratch: where QEMU makes the file that a disk with `snapshot=on` writes to; it removes the name at once.
-        filtered: bubblewrap's arguments for a filter of system calls.
+        seccomp_fd: the filter of system calls; None where there is none.
     """
     binary = which(config)
     if config.accelerator == "kvm":
@@ -351,29 +350,30 @@ def _command(
     # The owner may end before bubblewrap asks to end with it: `setpriv` asks first, and this checks that it was early.
     lines += [f'[ "$PPID" = {os.getpid()} ]', 'exec "$@"']
     command = ["setpriv", "--pdeathsig", "KILL", "sh", "-ec", "\n".join(lines), "sh"]
-    command += ["bwrap", "--die-with-parent", "--new-session", "--clearenv"]
-    command += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-    command += ["--setenv", "TMPDIR", _WRITABLE, *filtered]
-    command += [word for path in sandbox.SYSTEM for word in sandbox.read_only(path)]
-    program = binary
-    if not any(binary.is_relative_to(path) for path in sandbox.SYSTEM):
-        command += _installation(binary)
+    mounts, program = bubblewrap.system(), binary
+    if not any(binary.is_relative_to(path) for path in bubblewrap.SYSTEM):
+        mounts += _installation(binary)
         program = Path("/qemu/bin", binary.name)
-    command += ["--proc", "/proc", "--dev", "/dev"]
     if config.accelerator == "kvm":
-        command += ["--dev-bind-try", str(KVM), str(KVM)]
-    command += [word for place, path in start.read_only.items() for word in ("--ro-bind", str(path), place)]
+        mounts += ["--dev-bind-try", str(KVM), str(KVM)]
+    mounts += [word for place, path in start.read_only.items() for word in ("--ro-bind", str(path), place)]
     writable = {**start.writable, _WRITABLE: scratch}
-    command += [word for place, path in writable.items() for word in ("--bind", str(path), place)]
-    command += ["--remount-ro", "/", "--chdir", "/", "--cap-drop", "ALL"]
-    if user is None:
-        command += ["--unshare-user"]
-    else:
+    mounts += [word for place, path in writable.items() for word in ("--bind", str(path), place)]
+    mounts += ["--remount-ro", "/"]
+    become = []
+    if user is not None:
         group = KVM.stat().st_gid if config.accelerator == "kvm" else user.user_id
-        command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-        command += ["setpriv", "--reuid", str(user.user_id), "--regid", str(user.user_id), "--groups", str(group)]
-        command += ["--inh-caps=-all"]
-    return [*command, str(program), *words, "-sandbox", FILTERS]
+        become = ["setpriv", "--reuid", str(user.user_id), "--regid", str(user.user_id), "--groups", str(group)]
+        become += ["--inh-caps=-all"]
+    profile = bubblewrap.Profile(
+        mounts,
+        own_users=user is None,
+        capabilities=() if user is None else ("CAP_SETUID", "CAP_SETGID"),
+        network=True,  # for the ways in; its filter refuses the calls that make a connection
+        environment={"TMPDIR": _WRITABLE},
+        seccomp_fd=seccomp_fd,
+    )
+    return [*command, *bubblewrap.command(profile, [*become, str(program), *words, "-sandbox", FILTERS])]
 
 
 def _check_kvm(user: users.UserClaim | None) -> None:
@@ -394,7 +394,7 @@ def _installation(binary: Path) -> list[str]:
         raise ConfigError(f"environment.vm.binary must be PREFIX/bin/... of an installed QEMU, got {binary}")
     parts = [prefix / name for name in ("bin", "lib", "lib64", "share/qemu", "share/seabios")]
     shown = [path for path in parts if path.is_dir()]
-    folders = ["--perms", "0755", "--dir", "/qemu", "--perms", "0755", "--dir", "/qemu/share"]
+    folders = bubblewrap.folders(("/qemu", "/qemu/share"))
     return folders + [word for path in shown for word in ("--ro-bind", str(path), f"/qemu/{path.relative_to(prefix)}")]
 
 

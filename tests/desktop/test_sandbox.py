@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.desktop_harness import attach
 
+from arpo_verl.bubblewrap import PACKAGE
 from arpo_verl.desktop import sandbox
 from arpo_verl.desktop.cgroups import Limits
 from arpo_verl.desktop.provider import EmbeddedProvider
@@ -26,9 +27,7 @@ def test_it_is_an_ordinary_user_without_capabilities(jail):
 
 def test_it_writes_nowhere_but_to_its_own_memory(jail):
     places = "/ /etc /usr /usr/bin /var /opt /opt/arpo /opt/arpo/arpo_guest /root /dev /proc /sys"
-    jail.sh(
-        f"for d in {places} {sandbox.PACKAGE} {os.path.dirname(os.__file__)}; do touch $d/desktop-wrote; done; true"
-    )
+    jail.sh(f"for d in {places} {PACKAGE} {os.path.dirname(os.__file__)}; do touch $d/desktop-wrote; done; true")
     assert jail.sh("find / -xdev -name desktop-wrote 2>/dev/null; ls {/dev,/etc}/desktop-wrote 2>/dev/null; true") == ""
     assert jail.sh("for d in ~ /tmp /run /var/tmp /dev/shm; do touch $d/own && echo ok; done") == "\n".join(["ok"] * 5)
     assert not any(Path(place, "desktop-wrote").exists() for place in (*places.split(), "/tmp", "/home"))
@@ -44,16 +43,16 @@ def test_it_does_not_see_the_hosts_homes_files_or_secrets(jail, tmp_path):
 
 
 def test_it_does_not_see_the_tasks_evaluators_or_expert(jail):
-    assert jail.sh(f"ls {sandbox.PACKAGE}/tasks 2>&1 | grep -v 'No such'") == ""
+    assert jail.sh(f"ls {PACKAGE}/tasks 2>&1 | grep -v 'No such'") == ""
     own = jail.sh(f"ls {sandbox.GUEST_ROOT}").split()
     assert [name for name in own if name != "chrome"] == ["arpo_guest", "bin"]  # the browser lies there if installed
 
 
 def test_package_inside_a_visible_folder_is_covered(monkeypatch, tmp_path):
     words = sandbox._mounts([])
-    assert str(sandbox.PACKAGE) not in words
-    covered = sandbox._mounts([str(sandbox.PACKAGE.parent)])
-    assert covered[covered.index(str(sandbox.PACKAGE)) - 1] == "--tmpfs"
+    assert str(PACKAGE) not in words
+    covered = sandbox._mounts([str(PACKAGE.parent)])
+    assert covered[covered.index(str(PACKAGE)) - 1] == "--tmpfs"
 
 
 def test_it_reaches_no_network_and_no_port_of_the_host(jail):

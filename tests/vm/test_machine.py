@@ -69,7 +69,7 @@ def test_the_guest_reaches_nothing_and_is_reached_from_this_host_s_loopback_alon
 def test_qemu_sees_the_template_read_only_and_filters_its_system_calls(image, tmp_path):
     config = VmConfig(binary="true", folder=str(tmp_path / "vm"), accelerator="tcg")
     start = machine.clone(config, image, tmp_path)
-    command = machine._command(config, start, ["-words"], [], None, tmp_path, ["--seccomp", "9"])
+    command = machine._command(config, start, ["-words"], [], None, tmp_path, 9)
     assert command[command.index("--seccomp") + 1] == "9"
     place = command.index("/template")
     assert command[place - 2 : place] == ["--ro-bind", str(tmp_path)]

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from arpo_verl import bubblewrap
+from arpo_verl.bubblewrap import USER_NAMESPACES, Profile
 from arpo_verl.cli.checks.desktops import check_ray_beside_docker
 from arpo_verl.cli.checks.finding import Finding
 from arpo_verl.versions import EASYR1, another_verl, pip_install
@@ -50,11 +52,9 @@ def _check_gpu() -> Finding:
 
 def _check_sandbox() -> Finding:
     """Try whether OSWorld's evaluators can run in their sandbox here."""
-    from arpo_verl.desktop.template import USER_NAMESPACES
-
-    name, user = "sandbox of evaluators", [] if os.geteuid() == 0 else ["--unshare-user", "--uid", "0", "--gid", "0"]
-    command = ["bwrap", *user, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--cap-add", "CAP_SYS_ADMIN"]
-    command += ["--ro-bind", "/", "/", "--proc", "/proc", "unshare", "--net", "--mount", "--ipc", "true"]
+    name = "sandbox of evaluators"
+    profile = Profile(["--ro-bind", "/", "/", "--proc", "/proc"], os.geteuid() != 0, ["CAP_SYS_ADMIN"])
+    command = bubblewrap.command(profile, ["unshare", "--net", "--mount", "--ipc", "true"])
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     except OSError:

@@ -10,8 +10,9 @@ import os
 import sys
 from pathlib import Path
 
+from arpo_verl import bubblewrap
+from arpo_verl.bubblewrap import PACKAGE, SYSTEM, Profile, python_folders, read_only
 from arpo_verl.desktop import users
-from arpo_verl.desktop.sandbox import PACKAGE, SYSTEM, python_folders, read_only
 
 # Programs need these to start, and libraries to work; none of it is secret.
 STATE = (
@@ -58,46 +59,24 @@ def command(control_fd: int) -> list[str]:
     module = f"{__package__}.zygote"
     start = _START.format(path=_python_path(), module=module, control=control_fd)
     environment = {**_ENVIRONMENT, **{name: os.environ[name] for name in ("TZ",) if name in os.environ}}
-    return [
-        *("bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
-        *("--hostname", "sandbox", "--die-with-parent", "--new-session", "--as-pid-1", "--clearenv"),
-        *_user_options(users.available_ids() is not None),
-        *_mounts(),
-        *("--remount-ro", "/", "--remount-ro", "/dev", "--chdir", "/"),
-        *(word for name, value in environment.items() for word in ("--setenv", name, value)),
-        *(sys.executable, "-I", "-B", "-X", "utf8", "-c", start),
-    ]
-
-
-def _user_options(root: bool) -> list[str]:
-    kept = ["CAP_SYS_ADMIN", "CAP_NET_ADMIN", *(("CAP_SETUID", "CAP_SETGID") if root else ())]
-    capabilities = [word for name in kept for word in ("--cap-add", name)]
-    # It is root only in that namespace; without that it would not own its process namespace.
-    user = [] if root else ["--unshare-user", "--uid", "0", "--gid", "0"]
-    return [*user, "--cap-drop", "ALL", *capabilities]
+    own_users = users.available_ids() is None
+    # Without root it is root only in its namespace; without that it would not own its process namespace.
+    kept = ["CAP_SYS_ADMIN", "CAP_NET_ADMIN", *(() if own_users else ("CAP_SETUID", "CAP_SETGID"))]
+    mounts = [*_mounts(), "--remount-ro", "/", "--remount-ro", "/dev"]
+    profile = Profile(mounts, own_users, kept, hostname="sandbox", is_process_1=True, environment=environment)
+    return bubblewrap.command(profile, [sys.executable, "-I", "-B", "-X", "utf8", "-c", start])
 
 
 def _mounts() -> list[str]:
     """Return the options for visible folders. Later mounts cover earlier ones."""
-    words = [word for path in SYSTEM for word in read_only(path)]
-    words += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--size", str(1 << 20), "--tmpfs", SCRATCH]
+    words = [*bubblewrap.system(), *bubblewrap.memory(SCRATCH, "1777", 1 << 20)]
     folders = [*STATE, *python_folders([str(PACKAGE), *filter(_is_pythons, sys.path)])]
     if not any(Path(folder).is_relative_to("/tmp") for folder in folders):  # noqa: S108  in there
         words += ["--symlink", SCRATCH, "/tmp"]  # noqa: S108
-    # bubblewrap makes missing parents for its own user only, but a sandbox's user must get through them.
-    for parent in _parents([*folders, f"{EASYOCR}/model"]):
-        words += ["--perms", "0755", "--dir", parent]
+    words += bubblewrap.folders(bubblewrap.parents([*folders, f"{EASYOCR}/model"], (*SYSTEM, SCRATCH)))
     words += [word for path in folders for word in read_only(path)]
-    tasks = str(PACKAGE / "tasks")
     # Empty and read-only: if we are not root, a sandbox runs as its owner's user and would leave files there.
-    words += ["--tmpfs", tasks, "--remount-ro", tasks, "--ro-bind-try", _easyocr_models(), EASYOCR]
-    return words
-
-
-def _parents(paths: list[str]) -> list[str]:
-    """Return every missing folder above `paths`, except the root, the upper ones first."""
-    parents = {str(parent) for path in paths for parent in list(Path(path).parents)[:-1]}
-    return sorted((p for p in parents if not any(Path(p).is_relative_to(s) for s in (*SYSTEM, SCRATCH))), key=len)
+    return [*words, *bubblewrap.sealed(str(PACKAGE / "tasks")), "--ro-bind-try", _easyocr_models(), EASYOCR]
 
 
 def _easyocr_models() -> str:

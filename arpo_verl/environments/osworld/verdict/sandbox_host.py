@@ -15,10 +15,11 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, NamedTuple
 
+from arpo_verl.bubblewrap import USER_NAMESPACES
 from arpo_verl.desktop import users
 from arpo_verl.desktop.cgroups import Cgroup
 from arpo_verl.desktop.process import ProcessHandle
-from arpo_verl.desktop.template import USER_NAMESPACES, last_words, start_sandbox
+from arpo_verl.desktop.template import last_words, start_sandbox
 from arpo_verl.environments.osworld.verdict import host_command
 from arpo_verl.environments.provider_checks import require_bubblewrap
 from arpo_verl.errors import DesktopBootError, DesktopError, EvaluatorError
