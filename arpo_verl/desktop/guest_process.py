@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from arpo_verl import relay
-from arpo_verl.desktop import cgroups, sandbox, template, users, web_apps
+from arpo_verl.desktop import cgroups, fork_server, sandbox, template, users, web_apps
 from arpo_verl.desktop.guest import children
-from arpo_verl.desktop.process import ProcessHandle
+from arpo_verl.desktop.process import ProcessHandle, tail
 from arpo_verl.errors import DesktopBootError
 from arpo_verl.types import Size
 
@@ -86,7 +86,8 @@ class GuestProcess:
         self._connections, connections = _pair()
         self._connections.setblocking(False)
         with control, connections:
-            self._process = self._template.fork(control, connections, self._log)
+            descriptors = control.fileno(), connections.fileno(), self._log.fileno()
+            self._process = ProcessHandle(self._template.fork(descriptors))
         self._user = users.claim_user()
         self._cgroup = cgroups.Cgroup(limits)
         channels = (self._control, self._connections, self._log)
@@ -142,7 +143,7 @@ class GuestProcess:
         Raises:
             DesktopBootError: process 1 does not answer.
         """
-        patience_s = timeout_s + template.START_TIMEOUT_S
+        patience_s = timeout_s + fork_server.FORK_TIMEOUT_S
         message, fds = self._ask("run_reward_program", {"timeout_s": timeout_s}, patience_s, program)
         try:
             outputs = [os.pread(fd, MAX_OUTPUT + 1, 0) for fd in fds]
@@ -220,7 +221,7 @@ class GuestProcess:
 
     def _last_words(self) -> str:
         self._process.has_ended(_DYING_S)
-        return self._words_at_end if self._log.closed else template.tail(self._log)
+        return self._words_at_end if self._log.closed else tail(self._log)
 
     def _begin_counting(self) -> None:
         self._cgroup.forget_peak()
@@ -245,7 +246,7 @@ class GuestProcess:
             self._control.send(json.dumps(words).encode())
         except OSError as error:
             raise DesktopBootError(f"the desktop's sandbox is gone ({error}){self._last_words()}") from error
-        self._receive(template.START_TIMEOUT_S)
+        self._receive(fork_server.FORK_TIMEOUT_S)
 
     def _ask(
         self, name: str, arguments: dict[str, Any], timeout_s: float, content: bytes | None = None

@@ -1,4 +1,4 @@
-"""This module has a handle on a process, and a thread to start processes that die with their parent."""
+"""A handle on a process, and how to start a sandbox that dies with this process."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import signal
 import subprocess
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import IO, TypeVar
+
+from arpo_verl import reaper, relay
 
 T = TypeVar("T")
 
@@ -71,6 +73,40 @@ def in_lasting_thread(start: Callable[[], subprocess.Popen[bytes]]) -> subproces
     For bubblewrap's --die-with-parent the parent is the thread that started it, and a caller's thread may end early.
     """
     return _spawner.submit(start).result()
+
+
+def start_sandbox(command: Sequence[str], inherited: Sequence[int], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start a bubblewrap that the kernel kills when this process ends, and collect it if it ends first."""
+    process = in_lasting_thread(
+        lambda: subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=inherited,
+            start_new_session=True,  # only the owner handles a Ctrl-C in its terminal
+            cwd="/",
+            env=reaper.marked_environment(),
+        )
+    )
+    descriptor = os.pidfd_open(process.pid)
+    relay.when_readable(descriptor, process.wait)
+    os.close(descriptor)
+    return process
+
+
+def last_words(process: subprocess.Popen[bytes], log: IO[bytes]) -> str:
+    """Return an ending sandbox's last output, for the end of a message; empty if there is none."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    return tail(log)
+
+
+def tail(log: IO[bytes]) -> str:
+    """Return the end of a log, for the end of a message; empty if there is none."""
+    log.seek(max(0, log.seek(0, os.SEEK_END) - 2000))
+    words = log.read(2000).decode(errors="replace").strip()
+    return f": {words}" if words else ""
 
 
 def _forget_after_fork() -> None:

@@ -72,13 +72,13 @@ _USER_ID_IN_NAMESPACE = 1000
 _START = "import sys; sys.path[:0] = {path!r}; from arpo_guest.template import main; main({control}, {walls!r})"
 
 
-def command(control_fd: int, extra_read_only: Sequence[str], in_memory: Callable[[bytes], int]) -> list[str]:
+def command(control_fd: int, in_memory: Callable[[bytes], int], extra_read_only: Sequence[str]) -> list[str]:
     """Return the command line that starts a template.
 
     Args:
         control_fd: the descriptor that the child inherits and reads the host's requests from.
-        extra_read_only: further folders of the host that desktops' programs may read, such as `/opt/some-program`.
         in_memory: makes a file of these bytes and returns its descriptor, which the child inherits.
+        extra_read_only: further folders of the host that desktops' programs may read, such as `/opt/some-program`.
 
     Raises:
         MissingDependencyError: a Python package that the guest needs is not installed.

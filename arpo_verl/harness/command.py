@@ -26,7 +26,8 @@ from typing import IO, Any
 
 from arpo_verl import bubblewrap
 from arpo_verl.bubblewrap import PACKAGE, Profile, python_folders
-from arpo_verl.desktop import cgroups, template, users
+from arpo_verl.desktop import cgroups, users
+from arpo_verl.desktop.process import start_sandbox
 from arpo_verl.environments.osworld.verdict import messages
 from arpo_verl.errors import ConfigError, HarnessError
 from arpo_verl.harness.command_start import HOST
@@ -154,7 +155,7 @@ class _Command:
             ours, theirs = socket.socketpair()
             held.enter_context(ours)
             with open(write, "wb", buffering=0) as output, theirs:
-                process = template.start_sandbox(self._words(theirs.fileno(), user, group), [theirs.fileno()], output)
+                process = start_sandbox(self._words(theirs.fileno(), user, group), [theirs.fileno()], output)
             held.callback(_end, process, said)
             self._begin(ours, process, said, user, group, held)
             with open(os.devnull if self.log is None else self.log, "wb") as file:

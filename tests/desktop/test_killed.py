@@ -43,7 +43,7 @@ else:
     provider = EmbeddedProvider()
     provider.start_emulator()
     guest = provider._guest
-    bubblewrap, first, group = guest._template._process.pid, guest._process.pid, guest._cgroup
+    bubblewrap, first, group = guest._template.pid, guest._process.pid, guest._cgroup
 print(bubblewrap, first, folder, *group.folders, flush=True)
 if {kind!r} == "close":
     sys.stdin.readline()
@@ -248,7 +248,7 @@ def test_a_sandbox_whose_owner_is_killed_while_it_is_made_is_ended_too():
     """bubblewrap's second process waits for its first one then, and is no child of anybody's; here a shell is it."""
     source = (
         "import sys\n"
-        "from arpo_verl.desktop.template import start_sandbox\n"
+        "from arpo_verl.desktop.process import start_sandbox\n"
         "shell = 'sleep 1234 & echo $!; wait'\n"
         "start_sandbox(['setsid', '-f', 'sh', '-c', shell], [], sys.stdout)\n"
         "sys.stdin.readline()\n"

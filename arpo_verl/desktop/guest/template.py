@@ -4,26 +4,21 @@ It is the first process of a bubblewrap that shows the system read-only. No prog
 reach it: each sandbox is a fork, which enters its own namespaces without any privilege before it starts anything. So a
 new sandbox costs two forks instead of a Python's start. The kernel ends all of them with the template.
 
-The host sends it packets. Each brings three files: the two channels of a sandbox and its log. The answer is a
-descriptor of the sandbox's first process. That process waits on its own channel for its settings. Then it forks process
+Each request (`fork_server`) brings three files: the two channels of a sandbox and its log. The fork, the sandbox's
+first process, waits on its own channel for its settings. Then it forks process
 1 of the desktop, in a process namespace below its own, and stays to run commands apart from it (`apart`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
-import select
-import signal
 import socket
-import sys
-import traceback
 from dataclasses import dataclass
 from typing import Any
 
-from . import apart, init, interpreter, layout, namespaces, privileges
+from . import apart, fork_server, init, interpreter, layout, namespaces, privileges
 from .namespaces import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_REC, mount, show_read_only
 
 _MAX_PACKET = 65536
@@ -55,59 +50,11 @@ def main(control_fd: int, walls: dict[str, Any]) -> None:
     os.umask(0o022)
     layout.adopt()
     interpreter.warm_up()
-    control = socket.socket(fileno=control_fd)
-    control.set_inheritable(False)
-    wakeup, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    children = namespaces.ProcessNamespaces()
-    gc.collect()
-    gc.freeze()  # a collection in a fork would write to every shared page
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the host is gone
-        control.send(b"{}")
-        while True:
-            readable, _, _ = select.select([control.fileno(), wakeup], [], [])
-            if wakeup in readable:
-                _collect_dead(wakeup)
-            if control.fileno() in readable:
-                packet, fds, _, _ = socket.recv_fds(control, _MAX_PACKET, 3)
-                if not packet:
-                    break
-                _fork(control, children, fds, Walls(**walls))
-    os._exit(0)
-
-
-def _fork(control: socket.socket, children: namespaces.ProcessNamespaces, fds: list[int], walls: Walls) -> None:
-    try:
-        pid = children.fork()
-    except OSError as error:
-        control.send(json.dumps({"error": str(error)}).encode())
-        return
-    if pid == 0:
-        try:
-            _become_first_process(fds, walls)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(1)
-    for fd in fds:
-        os.close(fd)
-    process = os.pidfd_open(pid)
-    socket.send_fds(control, [b"{}"], [process])
-    os.close(process)
-
-
-def _collect_dead(wakeup: int) -> None:
-    os.read(wakeup, 4096)
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+    fork_server.serve(control_fd, lambda descriptors: _become_first_process(descriptors, Walls(**walls)))
 
 
 def _become_first_process(fds: list[int], walls: Walls) -> None:
     """Leave the template for good, in the fork, and run."""
-    signal.set_wakeup_fd(-1)
     os.setsid()
     control, connections, log = (os.dup(fd) for fd in fds)
     for standard, fd in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):

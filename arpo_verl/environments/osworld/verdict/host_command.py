@@ -13,6 +13,7 @@ from pathlib import Path
 from arpo_verl import bubblewrap
 from arpo_verl.bubblewrap import PACKAGE, SYSTEM, Profile, python_folders, read_only
 from arpo_verl.desktop import users
+from arpo_verl.desktop.fork_server import InMemory
 
 # Programs need these to start, and libraries to work; none of it is secret.
 STATE = (
@@ -50,7 +51,7 @@ _ENVIRONMENT = {
 }
 
 
-def command(control_fd: int) -> list[str]:
+def command(control_fd: int, _: InMemory) -> list[str]:
     """Return the command line that starts a sandbox host.
 
     Args:

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import select
 import socket
-import subprocess
-import tempfile
 import threading
-import time
-import weakref
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Any, NamedTuple
+from typing import NamedTuple
 
-from arpo_verl.bubblewrap import USER_NAMESPACES
 from arpo_verl.desktop import users
 from arpo_verl.desktop.cgroups import Cgroup
+from arpo_verl.desktop.fork_server import ForkServer
 from arpo_verl.desktop.process import ProcessHandle
-from arpo_verl.desktop.template import last_words, start_sandbox
 from arpo_verl.environments.osworld.verdict import host_command
 from arpo_verl.environments.provider_checks import require_bubblewrap
 from arpo_verl.errors import DesktopBootError, DesktopError, EvaluatorError
 
 logger = logging.getLogger(__name__)
 
-START_TIMEOUT_S = 180.0
-"""The time-out of a start, until the client is imported: that takes 2 s on an idle machine, 8 s on a busy one."""
-FORK_TIMEOUT_S = 60.0
-"""The time-out of a fork; a warm host takes 10 ms."""
 KILL_TIMEOUT_S = 30.0
-_MAX_PACKET = 4096
 
 
 class SandboxProcess(ProcessHandle):
@@ -71,28 +59,20 @@ class SandboxHost:
             MissingDependencyError: bubblewrap is not installed.
         """
         require_bubblewrap()
-        self._log = tempfile.TemporaryFile()
-        self._control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with control:
-            command = host_command.command(control.fileno())
-            self._process = start_sandbox(command, [control.fileno()], self._log)
+        self._server = ForkServer("the sandbox host, which gives verdicts,", host_command.command)
         self._lock = threading.Lock()
-        self._ready = False
         self._spare: ReadySandbox | None = None
         # It forks the next sandbox and removes the last one in the background.
         self._background = ThreadPoolExecutor(1, thread_name_prefix="sandbox-host")
-        self._deadline = time.monotonic() + START_TIMEOUT_S
-        _alive.add(self)
-        self._finalizer = weakref.finalize(self, _end, self._process, self._control, self._log, self._background)
 
     @property
     def pid(self) -> int:
         """The id of the host's process."""
-        return self._process.pid
+        return self._server.pid
 
     def is_alive(self) -> bool:
         """Return whether it runs, or is still starting."""
-        return self._process.poll() is None
+        return self._server.is_alive()
 
     def await_ready(self) -> None:
         """Wait until it can give sandboxes.
@@ -100,8 +80,7 @@ class SandboxHost:
         Raises:
             DesktopBootError: it does not start; with the reason, if it gave one.
         """
-        with self._lock:
-            self._await_ready()
+        self._server.await_ready()
 
     def take_sandbox(self) -> ReadySandbox:
         """Return a new sandbox; it forks the next one in the background.
@@ -140,60 +119,21 @@ class SandboxHost:
                 self._spare = sandbox
 
     def _fork(self) -> ReadySandbox:
+        self.await_ready()
         ours, theirs = socket.socketpair()
-        with theirs, self._lock:
-            self._await_ready()
+        with theirs:
             try:
-                socket.send_fds(self._control, [b"sandbox"], [theirs.fileno()])
-                answer, descriptors = self._receive(time.monotonic() + FORK_TIMEOUT_S)
-            except OSError as error:
-                raise EvaluatorError(
-                    f"the sandbox host is gone ({error}){last_words(self._process, self._log)}"
-                ) from error
-        if not descriptors:
-            raise EvaluatorError(f"the sandbox host could not start a sandbox: {answer.get('error', answer)}")
-        return ReadySandbox(SandboxProcess(descriptors[0]), ours)
+                return ReadySandbox(SandboxProcess(self._server.fork([theirs.fileno()])), ours)
+            except DesktopBootError as error:
+                ours.close()
+                raise EvaluatorError(str(error)) from error
 
     def close(self) -> None:
         """End it and all sandboxes. Safe to call twice."""
-        self._finalizer()
-
-    def _await_ready(self) -> None:
-        if self._ready:
-            return
-        try:
-            self._receive(self._deadline)
-        except EvaluatorError as error:
-            raise DesktopBootError(str(error)) from error
-        self._ready = True
-
-    def _receive(self, deadline: float) -> tuple[dict[str, Any], list[int]]:
-        poller = select.poll()
-        poller.register(self._control, select.POLLIN)
-        if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            self.close()
-            raise EvaluatorError("the sandbox host did not answer in time, so we ended it")
-        packet, descriptors, _, _ = socket.recv_fds(self._control, _MAX_PACKET, 1)
-        if not packet:
-            words = last_words(self._process, self._log)
-            hint = f"; {USER_NAMESPACES}" if "bwrap:" in words or "unshare" in words else ""
-            raise EvaluatorError(f"the sandbox host, which gives verdicts, ended{words}{hint}")
-        answer: dict[str, Any] = json.loads(packet)
-        return answer, list(descriptors)
+        self._background.shutdown(wait=False)
+        self._server.close()
 
 
-def _end(
-    process: subprocess.Popen[bytes], control: socket.socket, log: IO[bytes], background: ThreadPoolExecutor
-) -> None:
-    """End bubblewrap, which ends the host, which ends every sandbox."""
-    background.shutdown(wait=False)
-    process.kill()
-    process.wait()
-    control.close()
-    log.close()
-
-
-_alive: weakref.WeakSet[SandboxHost] = weakref.WeakSet()
 _lock = threading.Lock()
 _host: SandboxHost | None = None
 
@@ -215,12 +155,8 @@ def this_process_host() -> SandboxHost:
 
 
 def _forget_after_fork() -> None:
-    """A fork of the owner must not keep the host alive by holding the other end of its channel."""
     global _lock, _host
     _lock, _host = threading.Lock(), None
-    for host in list(_alive):
-        host._finalizer.detach()
-        host._control.close()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
