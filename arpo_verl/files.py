@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import shutil
@@ -23,6 +22,7 @@ from uuid import uuid4
 
 from arpo_verl import reaper
 from arpo_verl.errors import ConfigError
+from arpo_verl.file_lock import FileLock, LockedError, NoLocksError
 
 logger = logging.getLogger(__name__)
 
@@ -199,20 +199,19 @@ class ScratchFolder:
         self._finalizer()
 
 
-def _make_locked(parent: Path, prefix: str) -> tuple[Path, int]:
+def _make_locked(parent: Path, prefix: str) -> tuple[Path, FileLock]:
     """Make a new folder with a lock, which the kernel releases however the process ends."""
     tries_left = _TRIES
     while True:
         tries_left -= 1
         hidden = Path(tempfile.mkdtemp(prefix=f".{prefix}", dir=parent))
         try:
-            lock = os.open(hidden / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
+            lock = FileLock(hidden / _LOCK)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # Renamed only once it is locked: otherwise another process could think that it is abandoned.
                 return hidden.rename(parent / hidden.name.removeprefix(".")), lock
             except OSError:
-                os.close(lock)
+                lock.close()
                 raise
         except (FileNotFoundError, BlockingIOError):  # after a clock jump, another process thought it was abandoned
             if not tries_left:
@@ -222,12 +221,12 @@ def _make_locked(parent: Path, prefix: str) -> tuple[Path, int]:
             raise
 
 
-def _remove_own(folder: Path, lock: int, owner: int) -> None:
+def _remove_own(folder: Path, lock: FileLock, owner: int) -> None:
     if os.getpid() == owner:  # not in a forked child, which has a copy of the finalizer
         _remove_locked(folder, lock)
 
 
-def _remove_locked(folder: Path, lock: int) -> None:
+def _remove_locked(folder: Path, lock: FileLock) -> None:
     # The lock's file goes last: nobody looks again at a folder without one.
     with contextlib.suppress(OSError):
         for entry in os.scandir(folder):
@@ -236,7 +235,7 @@ def _remove_locked(folder: Path, lock: int) -> None:
             elif entry.name != _LOCK:
                 os.unlink(entry.path)
     shutil.rmtree(folder, ignore_errors=True)
-    os.close(lock)
+    lock.close()
 
 
 def _remove_abandoned(parent: Path, kind: str) -> None:
@@ -244,16 +243,13 @@ def _remove_abandoned(parent: Path, kind: str) -> None:
         if folder.is_symlink():
             continue
         try:
-            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+            lock = FileLock(folder / _LOCK, create=False)
+        except (LockedError, NoLocksError):
+            continue
         except OSError:  # it is being removed, is not ours, or was left before it had a lock
             if folder.name.startswith("."):
                 with contextlib.suppress(OSError):
                     folder.rmdir()
-            continue
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(lock)
             continue
         logger.info("removing %s, left by a process that no longer runs", folder)
         _remove_locked(folder, lock)

@@ -6,7 +6,7 @@ import psutil
 import pytest
 from support.desktop_harness import eventually
 
-from arpo_verl import files
+from arpo_verl import file_lock, files
 
 
 @pytest.mark.parametrize("sync", [True, False])
@@ -101,7 +101,7 @@ def test_a_scratch_folder_that_a_kill_left_all_the_same_goes_when_the_next_one_c
     assert list(tmp_path.iterdir()) == [new.path] and not left.exists()
 
 
-@pytest.mark.parametrize("call", [(os, "open"), (files.fcntl, "flock"), (files.Path, "rename")])
+@pytest.mark.parametrize("call", [(os, "open"), (file_lock.fcntl, "flock"), (files.Path, "rename")])
 def test_what_a_process_left_that_was_killed_while_it_made_its_folder_goes_later(tmp_path, monkeypatch, call):
     killed_fork(lambda: (monkeypatch.setattr(*call, kill_itself), files.ScratchFolder(tmp_path, "kind-")))
     (left,) = tmp_path.iterdir()

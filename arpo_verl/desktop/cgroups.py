@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import secrets
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from arpo_verl import reaper
+from arpo_verl.file_lock import FileLock, LockedError
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Cgroup:
 
     def __init__(self, limits: Limits, offered: Sequence[Parent] | None = None):
         """Make the groups, and remove those of dead owners."""
-        self._locks: list[int] = []
+        self._locks: list[FileLock] = []
         self.parents: list[Parent] = []
         """The parents of this desktop's groups, in the order of `folders`."""
         self.folders: list[Path] = []
@@ -87,7 +87,7 @@ class Cgroup:
                 _write(folder / name, value)
         except OSError:
             os.rmdir(folder)
-            os.close(lock)
+            lock.close()
             raise
         self.parents.append(parent)
         self.folders.append(folder)
@@ -149,7 +149,7 @@ class Cgroup:
     def forget(self) -> None:
         """Forget the groups and their locks in a fork: they belong to the other process."""
         for lock in self._locks:
-            os.close(lock)
+            lock.close()
         self.folders, self.parents, self._locks = [], [], []
 
 
@@ -220,7 +220,7 @@ def sweep(parent: Parent) -> None:
         for entry in list(os.scandir(parent.folder / ALL_DESKTOPS)):
             if entry.is_dir(follow_symlinks=False) and (lock := _lock(Path(entry.path))) is not None:
                 _remove(Path(entry.path))
-                os.close(lock)
+                lock.close()
 
 
 _names: dict[int, str] = {}
@@ -231,7 +231,7 @@ def _own_name() -> str:
     return _names.setdefault(os.getpid(), secrets.token_hex(8))
 
 
-def _make_locked(parent: Parent) -> tuple[Path, int]:
+def _make_locked(parent: Parent) -> tuple[Path, FileLock]:
     """Make a new group and its lock; make another if someone's sweep removes it before it is locked."""
     everyone = parent.folder / ALL_DESKTOPS
     for _ in range(10):
@@ -244,9 +244,7 @@ def _make_locked(parent: Parent) -> tuple[Path, int]:
             reaper.remove_groups_at_end(everyone / _own_name())
             lock = _lock(folder)
             if lock is not None:
-                if folder.is_dir():
-                    return folder, lock
-                os.close(lock)
+                return folder, lock
     raise OSError(errno.EAGAIN, "new groups vanish before they can be locked", str(everyone))
 
 
@@ -285,18 +283,12 @@ def _settings(parent: Parent, limits: Limits) -> Iterable[tuple[str, str]]:
         yield "pids.max", str(limits.pids)
 
 
-def _lock(folder: Path) -> int | None:
+def _lock(folder: Path) -> FileLock | None:
     """Lock a group; None if its owner has the lock, or the group is gone."""
     try:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:
+        return FileLock(folder, create=False)
+    except (LockedError, FileNotFoundError):
         return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    return fd
 
 
 def _remove(folder: Path) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import json
 import os
 import re
@@ -24,6 +23,7 @@ import msgspec
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.evaluation.results import Evaluated, FailedTrial, Result, Trial
+from arpo_verl.file_lock import FileLock, LockedError
 from arpo_verl.files import write_whole
 from arpo_verl.records.documents import folder_of
 from arpo_verl.records.episode_folder import remove_unfinished
@@ -230,12 +230,11 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Lock the folder for this process; the kernel releases it when the process ends, in any way."""
-    descriptor = os.open(path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigError(f"another evaluation uses {path}; wait for it, or choose another --out") from error
+        lock = FileLock(path / _LOCK)
+    except LockedError as error:
+        raise ConfigError(
+            f"another evaluation uses {path} ({error.holder}); wait for it, or choose another --out"
+        ) from error
+    with contextlib.closing(lock):
         yield
-    finally:
-        os.close(descriptor)

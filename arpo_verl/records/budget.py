@@ -6,7 +6,6 @@ The recorder enforces it, so that it works with any trainer and sampler, and on 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import logging
 import os
@@ -16,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from arpo_verl.file_lock import FileLock, LockedError, NoLocksError
 from arpo_verl.records.episode_file import read_episode
 from arpo_verl.records.layout import is_screenshot, step_of
 from arpo_verl.records.listing import StepListings
@@ -37,7 +37,7 @@ class BudgetKeeper:
         self._directory = directory
         self._budget = ScreenshotBudget(directory, limit_bytes)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="arpo_verl-budget")
-        self._lock: int | None = None
+        self._lock: FileLock | None = None
         self._asked = threading.Event()
 
     def recorded(self, step: int) -> None:
@@ -60,15 +60,12 @@ class BudgetKeeper:
 
     def _is_mine(self) -> bool:
         if self._lock is None:
-            lock = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(lock)
+                self._lock = FileLock(self._directory)
+            except LockedError:
                 return False
-            except OSError:
-                logger.debug("%s has no locks", self._directory, exc_info=True)
-            self._lock = lock
+            except NoLocksError:
+                return True
         return True
 
 

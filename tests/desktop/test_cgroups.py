@@ -192,7 +192,7 @@ def test_a_fork_of_the_owner_neither_removes_its_groups_nor_holds_them():
     theirs.close()
     assert ours.recv(10) == b"forgot" and folder.is_dir()
     for lock in group._locks:  # as the owner's end would
-        os.close(lock)
+        lock.close()
     group._locks = []
     cgroups.sweep(offered[0])
     eventually(lambda: not folder.exists())  # by this sweep, or by another process's that came first

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from arpo_verl import file_lock
 from arpo_verl.records import budget
 from arpo_verl.records.budget import BudgetKeeper, ScreenshotBudget
 
@@ -126,7 +127,7 @@ def test_one_process_of_those_that_record_keeps_the_budget_and_another_takes_ove
     assert ended(first, 2) == episodes[1:]
     assert ended(second, 3) == episodes[1:], "not its folder"
     assert ended(first, 3) == episodes[2:]
-    os.close(first._lock)  # as the kernel does it at the process's end
+    first._lock.close()  # as the kernel does it at the process's end
     assert ended(second, 4) == []
 
 
@@ -134,7 +135,7 @@ def test_without_locks_every_process_keeps_it_and_removes_the_same(tmp_path, mon
     def no_locks(*args):
         raise OSError("No locks available")
 
-    monkeypatch.setattr(budget.fcntl, "flock", no_locks)
+    monkeypatch.setattr(file_lock.fcntl, "flock", no_locks)
     episodes = [record(tmp_path, step, step) for step in (1, 2, 3, 4)]
     keepers = [BudgetKeeper(tmp_path, 7_000) for _ in range(3)]
     for keeper in keepers:

@@ -5,6 +5,7 @@ import errno
 import pytest
 from support.run_holder import start_holder
 
+from arpo_verl import file_lock
 from arpo_verl.errors import ConfigError
 from arpo_verl.records import run_lock
 
@@ -22,6 +23,6 @@ def test_where_there_are_no_locks_the_run_is_warned_and_goes_on(tmp_path, monkey
     def no_locks(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(run_lock.fcntl, "lockf", no_locks)
+    monkeypatch.setattr(file_lock.fcntl, "flock", no_locks)
     run_lock.hold_run(tmp_path / "run")
     assert "has no file locks" in caplog.text
