@@ -224,7 +224,8 @@ def _forget_after_fork() -> None:
     _lock = threading.Lock()
     for relay in list(_relays):
         for listener, _ in relay._ways:
-            os.close(listener.detach())
+            if (descriptor := listener.detach()) >= 0:  # uvloop's sockets do not close otherwise
+                os.close(descriptor)
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)

@@ -124,6 +124,25 @@ def test_closed_relay_ends_its_connections(loop):
             assert client.recv(1) == b""
 
 
+def test_a_fork_keeps_no_port_open_whatever_relays_were_closed_before_it(loop):
+    """A closed relay that somebody still had ended the closing in the fork, so other relays' ports stayed open."""
+    openers = [to_passed_socket(guest_that_echoes)] * 3
+    relays = [Relay([(socket.create_server((HOST, 0)), opener)]) for opener in openers]
+    relays[0].close()
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        os.close(write)
+        os.read(read, 1)
+        os._exit(0)
+    os.close(read)
+    for relay in relays[1:]:
+        relay.close()
+        with pytest.raises(ConnectionRefusedError):
+            connected(relay)
+    os.close(write)
+    os.waitpid(child, 0)
+
+
 def test_a_client_that_leaves_its_answer_unread_still_counts_as_a_connection(loop, monkeypatch):
     """A sandbox could fill the table of open files: its finished connections, never read, stayed outside the count."""
     monkeypatch.setattr(relay_module, "MAX_CONNECTIONS", 1)
