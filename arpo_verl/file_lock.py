@@ -53,9 +53,10 @@ class FileLock:
             _open.add(self)
         try:
             _lock(self._descriptor, path, is_folder)
-            if not os.path.samestat(os.fstat(self._descriptor), os.lstat(path)):
+            opened = os.fstat(self._descriptor)
+            if not os.path.samestat(opened, os.lstat(path)):
                 raise FileNotFoundError(errno.ENOENT, "it was replaced while it was being locked", str(path))
-            if not is_folder:
+            if not is_folder and opened.st_nlink == 1:  # else it is somebody's file, with its own content
                 _note_holder(self._descriptor)
         except BaseException:
             self.close()
@@ -63,9 +64,14 @@ class FileLock:
 
     def close(self) -> None:
         """Free it. Safe to call twice."""
-        with contextlib.suppress(KeyError):
-            _open.remove(self)
-            os.close(self._descriptor)
+        with _forks:
+            if self in _open:
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a fork that just began has it open too
+                self._forget()
+
+    def _forget(self) -> None:
+        _open.discard(self)
+        os.close(self._descriptor)
 
 
 def _lock(descriptor: int, path: Path, is_folder: bool) -> None:
@@ -86,14 +92,14 @@ def _note_holder(descriptor: int) -> None:
 
 
 _open: set[FileLock] = set()
-_forks = threading.Lock()
+_forks = threading.RLock()  # a finalizer may close one lock while another is opened
 
 
 def _forget_after_fork() -> None:
     """Close a fork's copies: a lock is free once nobody has the open file."""
     _forks.release()
     for lock in list(_open):
-        lock.close()
+        lock._forget()
 
 
 os.register_at_fork(before=_forks.acquire, after_in_parent=_forks.release, after_in_child=_forget_after_fork)

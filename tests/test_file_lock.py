@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -46,6 +47,33 @@ def test_neither_forks_nor_programs_of_a_killed_holder_keep_it(path):
         finally:
             for child in children:
                 os.kill(child, signal.SIGKILL)
+
+
+def test_a_closed_lock_is_free_at_once_beside_forks(path):
+    """A fork that had just begun still had it open, so its own process was refused."""
+    ended = threading.Event()
+
+    def fork():
+        while not ended.is_set():
+            if (child := os.fork()) == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
+
+    thread = threading.Thread(target=fork)
+    thread.start()
+    try:
+        for _ in range(300):
+            FileLock(path).close()
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_another_name_of_somebodys_file_leaves_its_content(tmp_path):
+    (tmp_path / "file").write_text("content")
+    os.link(tmp_path / "file", tmp_path / "lock")
+    FileLock(tmp_path / "lock").close()
+    assert (tmp_path / "file").read_text() == "content"
 
 
 def test_a_link_is_not_followed(path, tmp_path):
