@@ -243,7 +243,7 @@ def test_the_copies_of_the_weights_are_those_that_the_trainer_saves():
     ],
 )
 def test_steps_are_counted_as_the_trainer_counts_them(overrides, steps):
-    from arpo_verl.plugin.recipe.footprint import training_steps
+    from arpo_verl.plugin.recipe.options import training_steps
 
     assert training_steps(composed.compose_recipe("demo", *overrides)) == steps
 

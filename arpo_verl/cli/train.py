@@ -207,7 +207,7 @@ def _when(step: int | None) -> str:
 
 def _count_steps(config: DictConfig) -> int | None:
     """Return the run's number of steps; None if the trainer will report a mistake."""
-    from arpo_verl.plugin.recipe.footprint import training_steps
+    from arpo_verl.plugin.recipe.options import training_steps
 
     try:
         return training_steps(config)

@@ -21,7 +21,8 @@ from arpo_verl.errors import ArpoError
 from arpo_verl.files import explain_refusal
 from arpo_verl.own_ray import settle_ray_token, start_ray
 from arpo_verl.plugin.recipe.checks import check_recipe, joins_cluster
-from arpo_verl.plugin.recipe.footprint import describe_schedule, estimate_recipe, training_steps
+from arpo_verl.plugin.recipe.footprint import describe_schedule, estimate_recipe
+from arpo_verl.plugin.recipe.options import training_steps
 from arpo_verl.plugin.recipe.resuming import describe_resume
 from arpo_verl.plugin.recipe.values import doubtful_names
 from arpo_verl.plugin.run_watch import GO_ON, RUN_DIR_VARIABLE, in_words

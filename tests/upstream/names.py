@@ -92,7 +92,7 @@ plugin.padding | verl.workers.engine_workers:TrainingWorker.train_mini_batch
 plugin.recipe.footprint | verl.trainer.ppo.v1.trainer_separate_async:PPOTrainerSeparateAsync._compute_old_log_prob
     save_model_to_cpu(0)
     save_model_to_cpu(self.local_trigger_step)
-plugin.recipe.footprint | verl.trainer.ppo.v1.trainer_base:PPOTrainer._init_dataloader
+plugin.recipe.options | verl.trainer.ppo.v1.trainer_base:PPOTrainer._init_dataloader
     self.steps_per_epoch = len(self.train_dataset) // self.config.data.train_batch_size
     total_training_steps = self.steps_per_epoch * self.config.trainer.total_epochs
 cpu.server | verl.experimental.agent_loop.agent_loop:AgentLoopWorker._compute_position_ids

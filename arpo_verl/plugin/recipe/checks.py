@@ -17,8 +17,8 @@ from arpo_verl.files import check_place
 from arpo_verl.footprint import Model, screenshot_tokens, sequence_tokens
 from arpo_verl.harness.loading import load_program
 from arpo_verl.models.family import FULL, check_model_type, check_trainable, read_model_type
-from arpo_verl.plugin.recipe.footprint import longest_instruction, model_folder, model_shape, read_run
-from arpo_verl.plugin.recipe.options import Recipe
+from arpo_verl.plugin.recipe.footprint import model_folder, model_shape, read_run
+from arpo_verl.plugin.recipe.options import Recipe, longest_instruction
 from arpo_verl.plugin.recipe.resuming import check_resume
 from arpo_verl.plugin.recipe.silent import check_silent
 from arpo_verl.plugin.recipe.values import check_by_verl, check_filled, check_values, is_default, is_given

@@ -12,12 +12,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from arpo_verl.config import build_config
 from arpo_verl.environments.config import EnvironmentConfig
 from arpo_verl.environments.providers import PROVIDERS, QEMU
-from arpo_verl.errors import ArpoError
 from arpo_verl.footprint import (
     ADAM_BYTES,
     BF16,
@@ -32,13 +31,18 @@ from arpo_verl.footprint import (
     estimate,
     training_state_bytes,
 )
+from arpo_verl.plugin.recipe.options import (
+    has_reference,
+    longest_instruction,
+    sequence_parallel_size,
+    tasks_of,
+    training_steps,
+)
 from arpo_verl.plugin.settings import plain_section
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.methods import load_method
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.vision import ImageGeometry
-from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
-from arpo_verl.types import Task
 from arpo_verl.untrusted import MOST_JSON_BYTES, parse_json, read_text
 
 # Assumed if this machine has no GPU: the smallest that trains a 7B policy with histories of 64K tokens.
@@ -102,7 +106,7 @@ def read_run(config: DictConfig, model: Model) -> RunSizes:
     characters = sum(len(part.get("text", "")) for message in messages for part in message["content"])
     rollouts = data.train_batch_size * rollout.n
     added = load_method(replay).num_added if replay.enable else 0
-    num_tasks = len({task.task_id for task in _tasks(config, "data.train_files")}) or PAPERS_TASKS
+    num_tasks = len({task.task_id for task in tasks_of(config, "data.train_files")}) or PAPERS_TASKS
     return RunSizes(
         model_name=str(config.actor_rollout_ref.model.path),
         model=model,
@@ -146,25 +150,6 @@ def _host_bytes_a_parameter(config: DictConfig) -> int:
     return int(offloaded + FP32 * weight_copies(config) + reference)
 
 
-def sequence_parallel_size(config: DictConfig, role: str = "actor") -> int:
-    """Return how many GPUs a sequence is split over (Ulysses). Of veRL's two options the older wins if it is set.
-
-    Args:
-        role: `actor`, or `ref` for the reference model.
-    """
-    section = config.actor_rollout_ref[role]
-    older, newer = section.ulysses_sequence_parallel_size, section.fsdp_config.ulysses_sequence_parallel_size
-    return int(older if (older or 1) > 1 else newer or 1)
-
-
-def has_reference(config: DictConfig) -> bool:
-    """Return whether a KL term needs a reference model. With LoRA it is the policy without its adapter."""
-    model = config.actor_rollout_ref.model
-    has_adapter = model.get("lora_rank", 0) > 0 or (model.get("lora") or {}).get("rank", 0) > 0
-    has_term = config.algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss
-    return bool(has_term and not has_adapter and model.get("lora_adapter_path") is None)
-
-
 def weight_copies(config: DictConfig) -> int:
     """Return how many copies of the weights `PPOTrainerSeparateAsync._compute_old_log_prob` saves: at a step's first
     update those that the step began with, at later updates also the newest."""
@@ -189,33 +174,6 @@ def estimate_recipe(config: DictConfig, **known: int | None) -> Footprint | None
         return None
     known = {name: value for name, value in known.items() if value is not None}
     return estimate(read_run(config, model), replace(read_machine(config), **known))
-
-
-def longest_instruction(config: DictConfig) -> str:
-    """Return the longest instruction of all tasks; empty if none can be read."""
-    tasks = (task for name in ("data.train_files", "data.val_files") for task in _tasks(config, name))
-    return max((task.instruction for task in tasks), key=len, default="")
-
-
-def num_training_rows(config: DictConfig) -> int | None:
-    """Count the rows of the training data, with tasks that an epoch repeats; None if the tasks cannot be read."""
-    data = config.data
-    rows = len(_tasks(config, "data.train_files")) * (OmegaConf.select(data, "tasks.repeat") or 1)
-    limit = data.get("train_max_samples", -1)
-    return (min(rows, limit) if limit > 0 else rows) or None
-
-
-def steps_of_epochs(config: DictConfig) -> int | None:
-    """Count the steps of all epochs, as `PPOTrainer._init_dataloader` does; None if the tasks cannot be read."""
-    rows = num_training_rows(config)
-    return None if rows is None else int(rows // config.data.train_batch_size * config.trainer.total_epochs)
-
-
-def training_steps(config: DictConfig) -> int | None:
-    """Count the steps that the trainer makes with a composed recipe; None if its tasks cannot be read."""
-    steps, most = steps_of_epochs(config), config.trainer.total_training_steps
-    known = [int(number) for number in (steps, most) if number is not None]
-    return min(known, default=None)
 
 
 def describe_schedule(config: DictConfig) -> str:
@@ -256,17 +214,6 @@ def _gpu_bytes() -> int | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return min(int(size) for size in sizes) * 2**20 if sizes and all(size.isdigit() for size in sizes) else None
-
-
-def _tasks(config: DictConfig, files: str) -> list[Task]:
-    """Return the recipe's tasks; none if they cannot be read."""
-    try:
-        selection = build_config(
-            TaskSelection, "data.tasks", plain_section("data.tasks", config.data.get("tasks") or {})
-        )
-        return load_selected_tasks(OmegaConf.select(config, files), selection)
-    except ArpoError:
-        return []
 
 
 def _geometry(config: DictConfig, model: Model) -> ImageGeometry:

@@ -8,9 +8,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from arpo_verl.config import build_config
+from arpo_verl.errors import ArpoError
 from arpo_verl.models.family import FULL, load_family
-from arpo_verl.plugin.recipe.footprint import has_reference, num_training_rows, sequence_parallel_size, steps_of_epochs
+from arpo_verl.plugin.settings import plain_section
 from arpo_verl.replay.rules import RowLimits
+from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
+from arpo_verl.types import Task
 
 _SHORT = ("actor", "model", "ref", "rollout")
 
@@ -86,3 +90,60 @@ class Recipe:
             return True
         usual = load_family(str(self["gui_agent.model_family"] or "ui_tars_15")).context
         return bool((self["gui_agent.context"] or usual) != FULL)
+
+
+def sequence_parallel_size(config: DictConfig, role: str = "actor") -> int:
+    """Return how many GPUs a sequence is split over (Ulysses). Of veRL's two options the older wins if it is set.
+
+    Args:
+        role: `actor`, or `ref` for the reference model.
+    """
+    section = config.actor_rollout_ref[role]
+    older, newer = section.ulysses_sequence_parallel_size, section.fsdp_config.ulysses_sequence_parallel_size
+    return int(older if (older or 1) > 1 else newer or 1)
+
+
+def has_reference(config: DictConfig) -> bool:
+    """Return whether a KL term needs a reference model. With LoRA it is the policy without its adapter."""
+    model = config.actor_rollout_ref.model
+    has_adapter = model.get("lora_rank", 0) > 0 or (model.get("lora") or {}).get("rank", 0) > 0
+    has_term = config.algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss
+    return bool(has_term and not has_adapter and model.get("lora_adapter_path") is None)
+
+
+def longest_instruction(config: DictConfig) -> str:
+    """Return the longest instruction of all tasks; empty if none can be read."""
+    tasks = (task for name in ("data.train_files", "data.val_files") for task in tasks_of(config, name))
+    return max((task.instruction for task in tasks), key=len, default="")
+
+
+def num_training_rows(config: DictConfig) -> int | None:
+    """Count the rows of the training data, with tasks that an epoch repeats; None if the tasks cannot be read."""
+    data = config.data
+    rows = len(tasks_of(config, "data.train_files")) * (OmegaConf.select(data, "tasks.repeat") or 1)
+    limit = data.get("train_max_samples", -1)
+    return (min(rows, limit) if limit > 0 else rows) or None
+
+
+def steps_of_epochs(config: DictConfig) -> int | None:
+    """Count the steps of all epochs, as `PPOTrainer._init_dataloader` does; None if the tasks cannot be read."""
+    rows = num_training_rows(config)
+    return None if rows is None else int(rows // config.data.train_batch_size * config.trainer.total_epochs)
+
+
+def training_steps(config: DictConfig) -> int | None:
+    """Count the steps that the trainer makes with a composed recipe; None if its tasks cannot be read."""
+    steps, most = steps_of_epochs(config), config.trainer.total_training_steps
+    known = [int(number) for number in (steps, most) if number is not None]
+    return min(known, default=None)
+
+
+def tasks_of(config: DictConfig, files: str) -> list[Task]:
+    """Return the recipe's tasks; none if they cannot be read."""
+    try:
+        selection = build_config(
+            TaskSelection, "data.tasks", plain_section("data.tasks", config.data.get("tasks") or {})
+        )
+        return load_selected_tasks(OmegaConf.select(config, files), selection)
+    except ArpoError:
+        return []

@@ -16,7 +16,8 @@ from omegaconf import DictConfig
 from arpo_verl.config import Problems
 from arpo_verl.errors import ConfigError
 from arpo_verl.footprint import Model
-from arpo_verl.plugin.recipe.footprint import model_shape, training_steps
+from arpo_verl.plugin.recipe.footprint import model_shape
+from arpo_verl.plugin.recipe.options import training_steps
 from arpo_verl.plugin.resume import (
     ResumeRecord,
     read_record,
