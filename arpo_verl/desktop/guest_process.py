@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from arpo_verl import relay
 from arpo_verl.desktop import cgroups, fork_server, sandbox, template, users, web_apps
-from arpo_verl.desktop.guest import children
+from arpo_verl.desktop.guest import layout
 from arpo_verl.desktop.process import ProcessHandle, tail
 from arpo_verl.errors import DesktopBootError
 from arpo_verl.types import Size
@@ -169,11 +169,11 @@ class GuestProcess:
         except DesktopBootError as error:
             logger.debug("the desktop's process 1 does not answer: %s", error)
             return None
-        found = {name: end for name, end in down.items() if name in children.NEEDED and end in _ON_REQUEST}
+        found = {name: end for name, end in down.items() if name in layout.NEEDED and end in _ON_REQUEST}
         by_own_limit = self._killed_by_own_limit()
         if by_own_limit is None or not found:
             return None
-        all_at_once = len(down) == len(children.WATCHED) and len(set(down.values())) == 1
+        all_at_once = len(down) == len(layout.WATCHED) and len(set(down.values())) == 1
         # Someone who kills a desktop from outside, its children first, kills process 1 right after them.
         all_at_once = all_at_once and not self._process.has_ended(_DYING_S)
         return Ended("; ".join(f"{name}: {end}" for name, end in found.items()), all_at_once or by_own_limit)

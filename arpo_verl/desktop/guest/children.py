@@ -11,19 +11,14 @@ from collections.abc import Callable, Sequence
 
 from . import layout
 
-NEEDED = ("Xvfb", "server")
-"""Without these there is no desktop."""
-WATCHED = (*NEEDED, "dbus-daemon", "openbox")
-"""If these all end at once, something ended everything in the sandbox."""
-
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 outside: list[int] = []
 """Signals of `ENDING` that came from outside of the sandbox."""
 
 running: dict[int, str] = {}
-"""Processes of `WATCHED` that run, by process id."""
+"""Processes of `layout.WATCHED` that run, by process id."""
 ended: dict[str, int] = {}
-"""Processes of `WATCHED` that ended, with their status by `os.waitpid`."""
+"""Processes of `layout.WATCHED` that ended, with their status by `os.waitpid`."""
 
 
 def collect() -> None:
@@ -53,7 +48,7 @@ def watch_outside() -> None:
 
 
 def why_down() -> dict[str, str]:
-    """Return what ended or stopped processes of `WATCHED`: `signal 9`, `exit 1`, `stopped`.
+    """Return what ended or stopped processes of `layout.WATCHED`: `signal 9`, `exit 1`, `stopped`.
 
     It returns nothing if someone outside of the sandbox sends such signals, as when a cluster takes a node back.
     """
@@ -105,7 +100,7 @@ def spawn(arguments: Sequence[str], pass_fd: int | None = None, **environment: s
         setsigmask=[],
         setsigdef=[signal.SIGPIPE, signal.SIGCHLD, signal.SIGTERM, signal.SIGINT],
     )
-    if os.path.basename(arguments[0]) in WATCHED:
+    if os.path.basename(arguments[0]) in layout.WATCHED:
         running[pid] = os.path.basename(arguments[0])
     return pid
 
@@ -117,7 +112,7 @@ def fork(main: Callable[[], None], name: str, keep_fds: Sequence[int]) -> int:
     """
     pid = os.fork()
     if pid:
-        if name in WATCHED:
+        if name in layout.WATCHED:
             running[pid] = name
         return pid
     status = 1

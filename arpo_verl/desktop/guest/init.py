@@ -28,7 +28,7 @@ import Xlib.ext.xtest  # noqa: F401  warm for the forks
 import Xlib.XK  # noqa: F401
 from PIL import Image, PngImagePlugin  # noqa: F401
 
-from . import children, interpreter, reward_program, server, session, web_apps
+from . import children, interpreter, layout, reward_program, server, session, web_apps
 
 MAX_PACKET = 65536
 DYING_S = 0.2  # the caller has just seen a connection end, which a dying process closes before it is dead
@@ -203,7 +203,7 @@ class Init:
     def _why_down(self) -> dict[str, str]:
         """Return the needed processes that do not run, and how they ended."""
         deadline = time.monotonic() + DYING_S
-        while len(down := children.why_down()) < len(children.WATCHED) and time.monotonic() < deadline:
+        while len(down := children.why_down()) < len(layout.WATCHED) and time.monotonic() < deadline:
             time.sleep(0.01)
         self._forget_dead_server()
         return down

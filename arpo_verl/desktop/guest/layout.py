@@ -1,4 +1,4 @@
-"""This module names the paths inside the sandbox, and the environment of its programs."""
+"""Names of paths inside the sandbox and of its processes, and the environment of its programs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ WRITABLE = ("/home", "/tmp", "/run", "/var/tmp", "/dev/shm")
 
 SERVER_PORT = 5000
 """The guest server's port in OSWorld; here it only names a connection, and nothing listens on it."""
+
+NEEDED = ("Xvfb", "server")
+"""Without these there is no desktop."""
+WATCHED = (*NEEDED, "dbus-daemon", "openbox")
+"""If these all end at once, something ended everything in the sandbox."""
 
 HOME_FOLDERS = ("Desktop", "Documents", "Downloads", "Music", "Pictures", "Public", "Templates", "Videos")
 PATH = "/opt/arpo/bin:/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games:/usr/sbin:/sbin"

@@ -31,7 +31,7 @@ from support.scripted_guest import (  # noqa: E402
 )
 
 from arpo_verl.desktop.cgroups import LimitEvents  # noqa: E402
-from arpo_verl.desktop.guest.children import WATCHED  # noqa: E402
+from arpo_verl.desktop.guest.layout import WATCHED  # noqa: E402
 from arpo_verl.desktop.guest_process import GuestProcess, _out_of_memory_kills, proof_of  # noqa: E402
 from arpo_verl.desktop.provider import EmbeddedProvider  # noqa: E402
 from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
