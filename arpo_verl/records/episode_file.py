@@ -17,6 +17,14 @@ from arpo_verl.types import Size
 Place = tuple[Number, Number]
 
 
+class EpisodeKey(msgspec.Struct, frozen=True):
+    """The values that name an episode for the trainer. In a reference, unknown values are None."""
+
+    step: Integer | None = None
+    uid: str | None = None
+    session: Integer | None = None
+
+
 class RecordedAction(msgspec.Struct):
     """An action of a turn, with the fields of all kinds of action that we read."""
 

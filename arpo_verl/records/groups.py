@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
+from arpo_verl.records.episode_file import EpisodeKey
 from arpo_verl.records.json_files import GrowingFile, Integer, Number
 from arpo_verl.records.layout import GROUPS_FILE
-from arpo_verl.records.summaries import EpisodeKey, EpisodeSummary
+from arpo_verl.records.summaries import EpisodeSummary
 
 
 class TrainedRow(msgspec.Struct, frozen=True, kw_only=True):

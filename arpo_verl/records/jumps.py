@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from arpo_verl.records.episode_file import EpisodeKey
 from arpo_verl.records.json_files import Count, GrowingFile, append_objects
-from arpo_verl.records.summaries import EpisodeKey
 
 if TYPE_CHECKING:
     from arpo_verl.replay.choice import Group

@@ -7,22 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-import msgspec
-
-from arpo_verl.records.episode_file import RecordedTurn, read_episode
-from arpo_verl.records.json_files import Integer
+from arpo_verl.records.episode_file import EpisodeKey, RecordedTurn, read_episode
 from arpo_verl.records.layout import screenshot_names, step_of
 from arpo_verl.types import Action
 
 ACTIONS = tuple(action.__name__ for action in get_args(Action))
-
-
-class EpisodeKey(msgspec.Struct, frozen=True):
-    """These values name an episode for the trainer. In a reference, unknown values are None."""
-
-    step: Integer | None = None
-    uid: str | None = None
-    session: Integer | None = None
 
 
 @dataclass(frozen=True, slots=True)

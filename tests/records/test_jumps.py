@@ -2,8 +2,8 @@
 
 import pytest
 
+from arpo_verl.records.episode_file import EpisodeKey
 from arpo_verl.records.jumps import MIN_EARLIER, Jump, JumpDetector, JumpsFile, append_jumps
-from arpo_verl.records.summaries import EpisodeKey
 
 
 def attempted(detector, *groups):

@@ -15,11 +15,11 @@ from support.pictures import png  # noqa: E402
 from arpo_verl.pool.status_file import HEARTBEAT_S, StatusFile  # noqa: E402
 from arpo_verl.records import live  # noqa: E402
 from arpo_verl.records.documents import EpisodeRecord, live_document  # noqa: E402
+from arpo_verl.records.episode_file import EpisodeKey
 from arpo_verl.records.episode_folder import EpisodeFolder, write_episode  # noqa: E402
 from arpo_verl.records.layout import GROUPS_FILE, POOL_FILE  # noqa: E402
 from arpo_verl.records.recorded import read_episodes  # noqa: E402
 from arpo_verl.records.run_records import GroupLog, LoggedRow  # noqa: E402
-from arpo_verl.records.summaries import EpisodeKey
 from arpo_verl.replay.labels import RowLabel  # noqa: E402
 from arpo_verl.rollout.episode import Episode, Turn  # noqa: E402
 from arpo_verl.rollout.scoring import Score  # noqa: E402
