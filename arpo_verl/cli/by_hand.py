@@ -19,11 +19,14 @@ from arpo_verl.environments.threaded import ThreadedDesktop
 from arpo_verl.errors import TaskError
 from arpo_verl.files import write_whole
 from arpo_verl.models.family import ModelFamily
-from arpo_verl.records.recorder import record_episode
-from arpo_verl.rollout.blocking import play_blocking
+from arpo_verl.records.documents import EpisodeRecord
+from arpo_verl.records.episode_folder import write_episode
+from arpo_verl.reward import compute_score
+from arpo_verl.rollout.blocking import play_blocking, run_blocking
 from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.rollout.conversation import Conversation
 from arpo_verl.rollout.episode import Episode
+from arpo_verl.rollout.scoring import score_episode
 from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
 from arpo_verl.tasks.loader import load_tasks, shipped_file, shipped_ids
@@ -177,3 +180,14 @@ def _without_metric(episode: Episode) -> str:
     if episode.stop_reason is StopReason.FAILED:
         return "the agent gave up on a task that can be done"
     return "the evaluator found nothing to evaluate"
+
+
+def record_episode(directory: Path, episode: Episode, uid: str, session: int = 0) -> Path:
+    """Record a finished episode from outside of a training; return its folder.
+
+    Raises:
+        OSError: the files cannot be written.
+    """
+    score = run_blocking(score_episode(compute_score, episode, "", {}))
+    row = {"uid": uid, "session_id": session, "global_steps": 0}
+    return write_episode(directory, EpisodeRecord.of_row(row, episode, score), episode.screenshots)

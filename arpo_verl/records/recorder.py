@@ -18,12 +18,10 @@ from typing import Any
 
 from arpo_verl.records.budget import BudgetKeeper, budget_keeper
 from arpo_verl.records.documents import EpisodeRecord, folder_of, id_of_row, live_document
-from arpo_verl.records.episode_folder import EpisodeFolder, write_episode
-from arpo_verl.reward import compute_score
-from arpo_verl.rollout.blocking import run_blocking
+from arpo_verl.records.episode_folder import EpisodeFolder
 from arpo_verl.rollout.config import FAILURES_AND_REPLAYS, GuiAgentConfig
 from arpo_verl.rollout.episode import Episode, Turn
-from arpo_verl.rollout.scoring import Score, score_episode
+from arpo_verl.rollout.scoring import Score
 from arpo_verl.types import EpisodeId, Task
 
 logger = logging.getLogger(__name__)
@@ -62,17 +60,6 @@ class Recorder:
 
     def _keeps_screenshots(self, episode: Episode) -> bool:
         return not self._drops_successes or episode.success < 1 or episode.format_error
-
-
-def record_episode(directory: Path, episode: Episode, uid: str, session: int = 0) -> Path:
-    """Record a finished episode from outside of a training; return its folder.
-
-    Raises:
-        OSError: the files cannot be written.
-    """
-    score = run_blocking(score_episode(compute_score, episode, "", {}))
-    row = {"uid": uid, "session_id": session, "global_steps": 0}
-    return write_episode(directory, EpisodeRecord.of_row(row, episode, score), episode.screenshots)
 
 
 def draw(uid: str) -> float:
