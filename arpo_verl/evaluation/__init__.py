@@ -2,8 +2,8 @@
 
 A played `evaluation/results.py: Trial` becomes a `evaluation/results.py: Result` for each turn budget, or a
 `evaluation/results.py: FailedTrial`, which has no score. `evaluation/runner.py: evaluate` plays the trials that a
-`evaluation/schedule.py: Scheduler` asks for. The `evaluation/policy.py: Policy` is a server
-(`evaluation/endpoint.py: EndpointPolicy`), or a checkpoint (`evaluation/own_engine.py: OwnEngine`), which
+`evaluation/schedule.py: Scheduler` asks for. The `evaluation/policy.py: Policy` is a server (`evaluation/endpoint.py:
+EndpointPolicy`; `answers` reads its answers), or a checkpoint (`evaluation/own_engine.py: OwnEngine`), which
 `evaluation/checkpoint.py: model_folder` finds and merges. `evaluation/report.py: write_report` and
 `evaluation/compare.py: compare` read only the records. `evaluation/filter_run.py: filter_tasks` plays to choose tasks.
 """

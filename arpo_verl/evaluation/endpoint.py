@@ -27,19 +27,11 @@ from PIL import Image
 
 from arpo_verl.config import require
 from arpo_verl.errors import ConfigError, EndpointError, RequestError
+from arpo_verl.evaluation.answers import NO_FILTER, TURN_TOKENS, ServerReply, read_answer
 from arpo_verl.evaluation.mismatch import CoordinateRange, PromptGrowth
 from arpo_verl.evaluation.policy import Sampling, reply_seed
 from arpo_verl.evaluation.results import Trial
-from arpo_verl.harness.chat_completions import (
-    NO_FILTER,
-    TURN_TOKENS,
-    ChatMessage,
-    ChatRequest,
-    ServerReply,
-    png_url,
-    read_answer,
-    write_content,
-)
+from arpo_verl.harness.chat_completions import ChatMessage, ChatRequest, png_url, write_content
 from arpo_verl.harness.policy_chat import TOO_LONG, Answer, EpisodeRequest, PolicyChat
 from arpo_verl.images import LazyImage
 from arpo_verl.records.json_files import parse_json

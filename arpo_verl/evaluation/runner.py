@@ -34,7 +34,8 @@ from arpo_verl.harness.loading import Program, load_program
 from arpo_verl.harness.player import play_by
 from arpo_verl.models.family import FULL
 from arpo_verl.pool.attempts import attempt_until_whole
-from arpo_verl.pool.desktop_pool import MESSAGE_CHARACTERS, DesktopPool, Session, own_pool
+from arpo_verl.pool.desktop_pool import MESSAGE_CHARACTERS, DesktopPool, Session
+from arpo_verl.pool.own_pool import own_pool
 from arpo_verl.records.recorder import Recorder
 from arpo_verl.reward import compute_score
 from arpo_verl.rollout.config import GuiAgentConfig

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import os
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -40,10 +38,8 @@ from arpo_verl.errors import (
     EvaluatorError,
     HostLostError,
 )
-from arpo_verl.own_ray import settle_ray_token, start_ray
 from arpo_verl.pool.lease_queue import Grant
 from arpo_verl.pool.metrics import Fault, LeaseReport, fault_of
-from arpo_verl.pool.placement import check_cluster
 from arpo_verl.pool.pool_actor import PoolActor
 from arpo_verl.pool.worker import CLOSE_TIMEOUT_S, CallResult
 from arpo_verl.pool.workers import bounded
@@ -148,37 +144,6 @@ class DesktopPool:
             while time.monotonic() < deadline:
                 ray.get(self._actor.status.remote(), timeout=CLOSE_TIMEOUT_S)
                 time.sleep(0.02)
-
-
-@contextlib.contextmanager
-def own_pool(config: EnvironmentConfig) -> Iterator[DesktopPool]:
-    """Make a pool without a trainer; its desktops boot from now on and close with the block.
-
-    If `RAY_ADDRESS` names a cluster, the desktops are spread over it, as a trainer's are. Otherwise it starts Ray here,
-    which ends with this process in any case. If this process has a Ray already, it uses that and does not end it.
-
-    Raises:
-        ConfigError: the cluster has no room for the desktops.
-    """
-    is_ours = not ray.is_initialized()
-    if is_ours:
-        address = os.environ.get("RAY_ADDRESS")
-        settle_ray_token(joins=address is not None)
-        options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
-        if address is not None:
-            ray.init(address=address, **options)
-        else:
-            start_ray(ray.init, address="local", **options)
-    try:
-        check_cluster(config, ray.nodes())
-        pool = DesktopPool.connect(config)
-        try:
-            yield pool
-        finally:
-            pool.close()
-    finally:
-        if is_ours:
-            ray.shutdown()
 
 
 class Session:

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arpo_verl.errors import ConfigError, EndpointError, RequestError
-from arpo_verl.harness.chat_completions import image_bytes, read_answer, read_request
+from arpo_verl.evaluation.answers import read_answer
+from arpo_verl.harness.chat_completions import image_bytes, read_request
 
 NAMES = "role content type text image_url url tool_calls function name arguments tool_call_id id refusal usage".split()
 WORDS = st.sampled_from(["user", "assistant", "tool", "text", "image_url", "data:image/png;base64,AAAA", "\ud800"])
