@@ -31,12 +31,11 @@ _KEY_UNDER = {**_SIGNS, "shiftleft": "shift", "ctrlleft": "ctrl", "altleft": "al
 """The key to press, if two names press the same one."""
 
 
-def to_code(action: Action, *, wait_s: float = WAIT_S, type_text: Callable[[str], str] = by_taught_pyautogui) -> str:
+def to_code(action: Action, *, type_text: Callable[[str], str] = by_taught_pyautogui) -> str:
     """Write `action` as Python statements, one a line, without imports of pyautogui and time.
 
     Args:
         action: any action except `Finish` and `Fail`, which a desktop cannot do.
-        wait_s: seconds that `Wait` sleeps.
         type_text: how this guest types a text: a function of `typing.py`.
 
     Raises:
@@ -58,7 +57,7 @@ def to_code(action: Action, *, wait_s: float = WAIT_S, type_text: Callable[[str]
         case Scroll(direction=direction, point=point, notches=notches):
             return _scroll(direction, point, SCROLL_NOTCHES if notches is None else notches)
         case Wait():
-            return f"time.sleep({wait_s!r})"
+            return f"time.sleep({WAIT_S!r})"
     raise TypeError(f"{action!r} has no pyautogui code: the environment ends the episode by it")
 
 

@@ -46,8 +46,6 @@ class EachRun:
         largest = self._budgets[-1]
         self._waiting = deque(Trial(task_id, run, largest) for run in range(runs) for task_id in task_ids)
         self.expected = len(self._waiting)
-        self.played_apart = 0
-        """Number of trials for a smaller budget only."""
 
     def next_trials(self, most: int) -> list[Trial]:
         return [self._waiting.popleft() for _ in range(min(most, len(self._waiting)))]
@@ -59,4 +57,3 @@ class EachRun:
         apart = [Trial(trial.task_id, trial.run, budget) for budget in self._budgets if budget not in told]
         self._waiting.extend(apart)
         self.expected += len(apart)
-        self.played_apart += len(apart)

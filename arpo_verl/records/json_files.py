@@ -33,7 +33,7 @@ def parse_json(text: str | bytes) -> Any:
     return untrusted.parse_json(text, odd_number=lambda _: None)
 
 
-def read_json(path: Path, kind: type[T], most_bytes: int = MOST_JSON_BYTES) -> T:
+def read_json(path: Path, kind: type[T]) -> T:
     """Read a JSON file as a `kind`: a struct, a dataclass or another type of msgspec. It ignores unknown fields.
 
     Raises:
@@ -41,7 +41,7 @@ def read_json(path: Path, kind: type[T], most_bytes: int = MOST_JSON_BYTES) -> T
         ValueError: the file has something else. The message names the field and the file.
     """
     try:
-        return msgspec.convert(parse_json(read_regular(path, most_bytes)), kind)
+        return msgspec.convert(parse_json(read_regular(path, MOST_JSON_BYTES)), kind)
     except ValueError as error:
         raise ValueError(f"{error}, in {path}") from error
 

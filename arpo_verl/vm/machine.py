@@ -75,8 +75,6 @@ class Start:
     read_only: Mapping[str, Path]
     """Files by their places in the sandbox."""
     writable: Mapping[str, Path] = field(default_factory=dict)
-    incoming: bool = False
-    """Whether the machine waits for a template's state."""
 
 
 def cold(config: VmConfig, image: Image) -> Start:
@@ -98,7 +96,7 @@ def clone(config: VmConfig, image: Image, folder: Path) -> Start:
     where = f"mem-path={_TEMPLATE}/memory,share=off,readonly=on,rom=off"
     memory = f"memory-backend-file,id=memory,size={config.memory_mib}M,{where}"
     words = ("-object", memory, *_disks(f"{_TEMPLATE}/disk", f"{_TEMPLATE}/variables", image, "snapshot=on,"))
-    return Start((*words, "-incoming", "defer"), {**image.files, _TEMPLATE: folder}, incoming=True)
+    return Start((*words, "-incoming", "defer"), {**image.files, _TEMPLATE: folder})
 
 
 def _disks(disk: str, variables: str, image: Image, snapshot: str) -> list[str]:

@@ -24,7 +24,7 @@ def test_a_budget_that_an_episode_does_not_tell_is_played_apart():
     (apart,) = scheduler.next_trials(8)
     assert apart == Trial("a", 0, 15)
     scheduler.finished(apart, (result("a", 0, 15),))
-    assert (scheduler.next_trials(8), scheduler.expected, scheduler.played_apart) == ([], 2, 1)
+    assert (scheduler.next_trials(8), scheduler.expected) == ([], 2)
 
 
 def test_a_fault_asks_for_nothing_more():

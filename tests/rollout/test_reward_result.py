@@ -11,8 +11,7 @@ import pytest
 
 from arpo_verl.errors import ConfigError, EndpointError
 from arpo_verl.reward import compute_score
-from arpo_verl.rollout.reward_result import RESERVED, read_result
-from arpo_verl.rollout.scoring import EXTRA, score_episode
+from arpo_verl.rollout.scoring import EXTRA, RESERVED, read_result, score_episode
 from arpo_verl.types import StopReason, finite_number
 
 RECORDED = {"success": 0.25, "format_error": 0.0, "desktop_ended": 0.0, "unclear_losses": 1.0}

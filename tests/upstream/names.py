@@ -137,18 +137,18 @@ plugin.sampler | verl.trainer.ppo.v1.replay_buffer:ReplayBuffer._sync_metadata_f
     self.finished_keys
     self.failure_keys
 # Why a reward function must not return these names
-rollout.reward_result | verl.trainer.ppo.v1.trainer_base:PPOTrainer._validate
+rollout.scoring | verl.trainer.ppo.v1.trainer_base:PPOTrainer._validate
     reward_extra_infos_dict["reward"].extend(scores)
     | {"uid": dump_all_keys}
-rollout.reward_result | verl.trainer.ppo.v1.trainer_base:PPOTrainer._val_metrics_update
+rollout.scoring | verl.trainer.ppo.v1.trainer_base:PPOTrainer._val_metrics_update
     core_var = "acc" if "acc" in var2metric2val else "reward"
-rollout.reward_result | verl.trainer.ppo.v1.trainer_base:PPOTrainer._write_generations
+rollout.scoring | verl.trainer.ppo.v1.trainer_base:PPOTrainer._write_generations
     "input": inputs
     "output": outputs
     "gts": gts
     "step": [
     base_data[k] = v
-rollout.reward_result | verl.trainer.ppo.metric_utils:process_validation_metrics
+rollout.scoring | verl.trainer.ppo.metric_utils:process_validation_metrics
     var2vals["acc"] = observed_acc + [0.0] * missing_count
     isinstance(var_vals[0], str)
     np_mean(var_vals)

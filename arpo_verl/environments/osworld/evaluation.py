@@ -29,8 +29,7 @@ from arpo_verl.environments.osworld.guest_http import (
     unanswered,
 )
 from arpo_verl.environments.osworld.lean_imports import DEFERRED, forget_missing, missing_packages
-from arpo_verl.environments.osworld.noted_metrics import noted_metrics
-from arpo_verl.environments.osworld.share import share_of_checks
+from arpo_verl.environments.osworld.noted_metrics import noted_metrics, share_of_checks
 from arpo_verl.environments.osworld.swallowed import Swallowed, forget_swallowed, swallowed
 from arpo_verl.errors import DesktopError, DesktopLostError, EvaluatorError
 from arpo_verl.types import Evaluation, MetricCall, valid_score

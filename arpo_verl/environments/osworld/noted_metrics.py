@@ -1,15 +1,20 @@
-"""This module notes each metric that OSWorld's evaluator called, its arguments and its result."""
+"""The metrics that OSWorld's evaluator calls: note each with its arguments and result, and run those that it spared."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import reprlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from arpo_verl.types import MetricCall
+from arpo_verl.environments.osworld.client import Client
+from arpo_verl.errors import DesktopError, EvaluatorError
+from arpo_verl.types import MetricCall, valid_score
+
+logger = logging.getLogger(__name__)
 
 _shortener = reprlib.Repr()
 # This is enough to see why a task scored 0; a whole document or page would fill an episode's record.
@@ -61,3 +66,48 @@ def _noted(metric: Callable[..., Any], noted: NotedMetrics) -> Callable[..., Any
 
 def _short(value: Any) -> str:
     return _shortener.repr(value)[:MAX_SHOWN]
+
+
+def share_of_checks(client: Client, score: float, returned: Sequence[Any]) -> float:
+    """Return partial credit: the mean of all checks of the task that `client` has just evaluated, in [0, 1].
+
+    With `conj: and`, `DesktopEnv.evaluate` stops with 0 at the first check that returns 0. So we run the remaining
+    checks here, after the verdict, on the same desktop.
+
+    It returns the score itself if that is more than 0, if one check would have been enough (`conj: or`), if there is
+    only one check, or if the agent gave up.
+
+    Args:
+        score: the verdict.
+        returned: what the metrics returned for it.
+
+    Raises:
+        DesktopError: the desktop did not answer, or a metric that the verdict needed returned no score.
+    """
+    gave_up = client.action_history[-1:] == ["FAIL"]
+    if score > 0 or gave_up or not isinstance(client.metric, list) or client.metric_conj != "and":
+        return score
+    scores = [valid_score(one) for one in returned]
+    scores += [_check(client, index) for index in range(len(scores), len(client.metric))]
+    return sum(scores) / len(scores)
+
+
+def _check(client: Client, index: int) -> float:
+    """Run one check as the client does. A check that raises or gives no score is not passed, because an earlier failed
+    check would have spared it."""
+    evaluator = client.evaluator
+    try:
+        result = client.result_getter[index](client, evaluator["result"][index])
+        expected: list[Any] = []
+        if evaluator.get("expected") and client.expected_getter:
+            expected = [client.expected_getter[index](client, evaluator["expected"][index])]
+        score = client.metric[index](result, *expected, **client.metric_options[index])
+    except DesktopError:
+        raise
+    except Exception as error:  # as for any verdict, `evaluation.faults` finds a fault behind it
+        logger.info("check %d of a failed task raised, and is not met: %r", index, error)
+        return 0.0
+    try:
+        return valid_score(score)
+    except EvaluatorError:
+        return 0.0
