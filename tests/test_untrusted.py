@@ -83,6 +83,11 @@ def test_whoever_reads_a_small_file_of_a_run_or_a_user_refuses_what_is_none(tmp_
         read_replies(tmp_path / LATEST_CHECKPOINT)
 
 
+def test_a_step_before_the_first_is_no_saved_step(tmp_path):
+    (tmp_path / LATEST_CHECKPOINT).write_text("-5")
+    assert saved_step(tmp_path) is None
+
+
 @pytest.mark.parametrize("text", ["[" * 9999, '{"turns": [{"text": 1}]}', '{"turns": [], "image_size": ["a", 1]}', "3"])
 def test_a_recorded_episode_to_play_again_is_typed(tmp_path, text):
     (tmp_path / "episode.json").write_text(text)

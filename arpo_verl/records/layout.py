@@ -51,9 +51,10 @@ _MOST_STEP_BYTES = 100
 def saved_step(checkpoints: Path) -> int | None:
     """Return the step of the checkpoint that a run resumes from; None without one."""
     try:
-        return int(read_regular(checkpoints / LATEST_CHECKPOINT, _MOST_STEP_BYTES))
+        step = int(read_regular(checkpoints / LATEST_CHECKPOINT, _MOST_STEP_BYTES))
     except (OSError, ValueError):
         return None
+    return step if step >= 0 else None
 
 
 def step_folder(step: int) -> str:
