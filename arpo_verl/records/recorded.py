@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,8 @@ from arpo_verl.rollout.sequence import Generated
 from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import Size
 from arpo_verl.untrusted import read_regular
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,11 @@ class _Turn(msgspec.Struct):
     request: dict[str, Any] | None = None
 
 
+class _Reply(msgspec.Struct):
+    token_ids: tuple[int, ...]
+    log_probs: tuple[Number | None, ...] | None
+
+
 class _Content(msgspec.Struct, kw_only=True):
     """What tokens are made from in `episode.json`."""
 
@@ -114,7 +122,7 @@ class _Content(msgspec.Struct, kw_only=True):
 
 
 def _read_recorded(folder: Path) -> RecordedEpisode:
-    content, tokens = read_json(folder / EPISODE_FILE, _Content), folder / TOKENS_FILE
+    content = read_json(folder / EPISODE_FILE, _Content)
     requests = tuple(turn.request for turn in content.turns if turn.request)
     return RecordedEpisode(
         source=str(folder),
@@ -125,7 +133,7 @@ def _read_recorded(folder: Path) -> RecordedEpisode:
         stop_reason=content.stop_reason,
         screenshots=_screenshots(folder, content.screenshots),
         replies=tuple(turn.text for turn in content.turns),
-        tokens=tuple(read_json(tokens, list[Generated])) if tokens.exists() else (),
+        tokens=_tokens(folder / TOKENS_FILE),
         image_size=content.image_size,
         num_tokens=(content.prompt_tokens, content.response_tokens),
         format_error=content.format_error,
@@ -134,6 +142,18 @@ def _read_recorded(folder: Path) -> RecordedEpisode:
         reward_extra_info=content.reward_extra_info,
         requests=requests if len(requests) == len(content.turns) else (),
     )
+
+
+def _tokens(file: Path) -> tuple[Generated, ...]:
+    """Return the replies' tokens, if there is such a file; without any log-probs if one of them is NaN or infinite."""
+    replies = read_json(file, list[_Reply]) if file.exists() else []
+    if is_odd := any(None in (reply.log_probs or ()) for reply in replies):
+        logger.warning("%s has a log-prob that is no finite number: its episode is read without log-probs", file)
+
+    def finite(log_probs: tuple[Number | None, ...] | None) -> tuple[float, ...] | None:
+        return None if is_odd or log_probs is None else tuple(one for one in log_probs if one is not None)
+
+    return tuple(Generated(reply.token_ids, finite(reply.log_probs)) for reply in replies)
 
 
 def _screenshots(folder: Path, names: list[str]) -> tuple[bytes, ...]:

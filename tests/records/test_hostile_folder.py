@@ -93,6 +93,18 @@ def test_a_recorded_episode_is_typed(written, name, value):
         list(read_episodes(written.trajectories))
 
 
+def test_a_log_prob_that_is_no_number_costs_an_episode_its_log_probs_alone(written, caplog):
+    """One NaN refused the whole source."""
+    place = written.episode(1, screenshots=1, prompt_tokens=1, response_tokens=1, reward_extra_info={})
+    file = written.trajectories / place / "tokens.json"
+    replies = [{"token_ids": [1, 2], "log_probs": [-0.5, -1.0]}, {"token_ids": [3], "log_probs": [float("nan")]}]
+    for text, log_probs in ((json.dumps(replies[:1]), (-0.5, -1.0)), (json.dumps(replies), None)):
+        file.write_text(text)
+        (episode,) = read_episodes(written.trajectories)
+        assert (episode.tokens[0].token_ids, episode.tokens[0].log_probs) == ((1, 2), log_probs)
+    assert "no finite number" in caplog.text
+
+
 def test_s5_endless_numbers_are_none_at_all(written):
     """`report` died on an integer of 400 digits."""
     written.episode(1)
