@@ -149,7 +149,7 @@ class Hosts:
 
     def _count(self, host: _Host, task_id: str, message: str) -> None:
         host.last = message
-        if not host.is_dropped or task_id not in host.failures:
+        if task_id not in host.failures or len(host.failures) < FAULTS_TO_DROP:
             host.failures.append(task_id)
         of_many = not task_id or len(set(host.failures)) > 1
         is_bad = host.is_misconfigured or (len(host.failures) >= FAULTS_TO_DROP and of_many)

@@ -1,5 +1,7 @@
 """When a host is dropped, who asks it, and what brings it back, without Ray."""
 
+import pickle
+
 import pytest
 
 from arpo_verl.pool.hosts import ASK_INTERVAL_S, Hosts
@@ -97,6 +99,12 @@ def test_a_host_whose_own_set_up_forbids_desktops_is_dropped_at_once():
     assert hosts.boots_none("a") and hosts.all_misconfigured(["a"]) and not hosts.all_misconfigured(["a", "b"])
     play(hosts, "boot+")
     assert not hosts.is_dropped("a") and not hosts.all_misconfigured(["a"])
+
+
+def test_a_task_that_fails_for_ever_adds_nothing_for_ever():
+    hosts = Hosts(Clock())
+    play(hosts, "t- " * 100)
+    assert len(pickle.dumps(hosts)) < 1000 and not hosts.is_dropped("a")
 
 
 def test_a_node_that_is_gone_is_forgotten():
