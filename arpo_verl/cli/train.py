@@ -196,7 +196,8 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str], most_res
         saved = _saved_step(config)
         if total is not None and saved == total:
             print(_finished(run_dir, total))
-            return 0
+            print("But it crashed after it had saved the last one: a validation after that step is missing")
+            return process.status
         where = "from the beginning" if saved is None else f"after step {saved}"
         print(f"goes on      {where}, {restarts.count()}")
 
@@ -227,8 +228,9 @@ def _follow(process: TrainerProcess, run_dir: Path, earlier_starts: int, total: 
             has_ended = process.has_ended(POLL_S)
             if lines is None and len(starts := read_starts(run_dir)) > earlier_starts:
                 lines = StepLines(run_dir, total)  # from now on the metrics file belongs to this start
-                for line in starts[-1].get("estimate", ()):
-                    display.tell(line)
+                estimate = starts[-1].get("estimate")
+                for line in estimate if isinstance(estimate, list) else ():
+                    display.tell(str(line))
             for line in lines.read_new() if lines else ():
                 display.tell(line)
             if lines and lines.step is not None:

@@ -278,7 +278,7 @@ FAULT = "The queue's storage died on node 10.0.0.7"
             [1, 3],
             "did so 2 times in 24 hours",
         ),
-        ("fault:3", [], [0, 1], "is finished: it has all 3 steps"),
+        ("fault:3", [], [1, 1], "But it crashed after it had saved the last one"),
         ("crashes:0", [], [1, 1], "exit status 1 before its first step"),
         ("fault", ["--restarts=0"], [1, 1], f"arpo-verl: {FAULT}"),
         ("fault", ["trainer.resume_mode=disable"], [1, 1], f"arpo-verl: {FAULT}"),
