@@ -1,6 +1,6 @@
 """Decide by a method which groups get which past successes; a method is a file.
 
-`replay/methods/base.py: ReplayMethod` has what methods share, and `load_method` finds the one that `replay.method` names.
+`replay/methods/base.py: ReplayMethod` has what methods share, `load_method` finds the one that `replay.method` names.
 """
 
 from __future__ import annotations
