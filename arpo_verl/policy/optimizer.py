@@ -1,13 +1,23 @@
-"""Provide AdamW for RL from the policy `seeing`: its vision tower and its lower layers stay as they were made."""
+"""Provide AdamW for RL from the policy `seeing`: its vision tower and its lower layers stay as they were made.
+
+The frozen tower sees each screenshot once. A training step passes over a row at least twice, for its log-probs and for
+its update, and other rows show the same screen: a task's first, or a replay's. The tower is three quarters of a pass of
+that policy. Frozen, it answers the same each time, bit by bit.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from hashlib import sha256
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
-from arpo_verl.policy.frozen_vision import keep_features
+KEPT_BYTES = 128 << 20
+"""Most bytes of features that a process keeps, newest first: 900 screenshots of 448x336 of the policy `seeing`."""
 
 
 class UpperLayersAdamW(torch.optim.AdamW):
@@ -45,3 +55,55 @@ class UpperLayersAdamW(torch.optim.AdamW):
             parameter.requires_grad_(False)
         keep_features()
         super().__init__([*layers, norm], **options)
+
+
+class KeptFeatures:
+    """Keeps a vision tower's features of the newest screenshots.
+
+    Args:
+        capacity_bytes: most bytes to keep.
+    """
+
+    def __init__(self, capacity_bytes: int = KEPT_BYTES) -> None:
+        self._capacity_bytes = capacity_bytes
+        self._features: OrderedDict[bytes, torch.Tensor] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, pixel_values: torch.Tensor, grid_thw: torch.Tensor, look: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Return the features (T, D) of these patches (P, C) on the CPU; `look` makes them if they are not kept."""
+        shown = sha256(pixel_values.detach().contiguous().view(torch.uint8).numpy().data)
+        shown.update(repr((grid_thw.tolist(), pixel_values.dtype)).encode())
+        key = shown.digest()
+        if key in self._features:
+            self._features.move_to_end(key)
+            return self._features[key]
+        features = self._features[key] = look().detach()
+        self._bytes += features.nbytes
+        while self._bytes > self._capacity_bytes:
+            self._bytes -= self._features.popitem(last=False)[1].nbytes
+        return features
+
+
+@functools.cache
+def keep_features() -> None:
+    """Let this process keep the features of Qwen2.5-VL's vision towers while they are frozen and on the CPU.
+
+    No plugin point of veRL 0.9.1 reaches the tower: `models/transformers/qwen2_vl.py` calls `model.visual`. So this
+    replaces `Qwen2_5_VisionTransformerPretrainedModel.forward` (transformers 5.9). The tower must have its weights: it
+    is not asked again about a screenshot after others were loaded.
+    """
+    from transformers.modeling_outputs import BaseModelOutputWithPooling
+    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel as Tower
+
+    upstream = Tower.forward
+    kept: WeakKeyDictionary[torch.nn.Module, KeptFeatures] = WeakKeyDictionary()
+
+    @functools.wraps(upstream)
+    def forward(self: Tower, hidden_states: torch.Tensor, grid_thw: torch.Tensor, **kwargs: Any) -> Any:
+        if kwargs or hidden_states.device.type != "cpu" or any(p.requires_grad for p in self.parameters()):
+            return upstream(self, hidden_states, grid_thw=grid_thw, **kwargs)
+        of_tower = kept.setdefault(self, KeptFeatures())
+        features = of_tower.get(hidden_states, grid_thw, lambda: upstream(self, hidden_states, grid_thw).pooler_output)
+        return BaseModelOutputWithPooling(pooler_output=features)  # type: ignore[arg-type]
+
+    Tower.forward = forward  # type: ignore[method-assign]

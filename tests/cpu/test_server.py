@@ -195,7 +195,7 @@ def test_sampling_parameters_that_the_engine_does_not_have_are_refused(server, p
 
 
 def test_reply_without_a_length_gets_what_is_left_of_the_recipes(rollout_config, model_config):
-    from arpo_verl.cpu.requests import sampling_params
+    from arpo_verl.cpu.server import sampling_params
 
     def length(prompt_length: int, **params: Any) -> int:
         return sampling_params(params, rollout_config, model_config, prompt_length).max_tokens

@@ -6,7 +6,7 @@ import pytest
 import torch
 from verl.models.transformers.qwen2_vl import unpack_visual_output
 
-from arpo_verl.policy.frozen_vision import KeptFeatures, keep_features
+from arpo_verl.policy.optimizer import KeptFeatures, keep_features
 
 GRID = torch.tensor([[1, 4, 8]])
 
