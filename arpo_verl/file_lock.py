@@ -66,7 +66,8 @@ class FileLock:
         """Free it. Safe to call twice."""
         with _forks:
             if self in _open:
-                fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a fork that just began has it open too
+                with contextlib.suppress(OSError):  # the file system has no locks
+                    fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a fork that just began has it open too
                 self._forget()
 
     def _forget(self) -> None:
