@@ -29,7 +29,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 EXTRAS := .[trainer,osworld,desktop,vm,dev]
 PURE = .cache/pure-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-PURE_TESTS := $(addprefix tests/,actions environments records replay rollout tasks viewer test_reward.py)
+PURE_TESTS := $(addprefix tests/,agent/actions agent/rollout desktops records replay tasks tools/viewer test_reward.py)
 POLICY := .cache/seeing
 export VLLM_VENV ?= .cache/vllm
 VLLM ?= 0.24.0
@@ -56,16 +56,16 @@ help:
 setup: packages $(READY)
 
 packages:
-	@$(PYTHON) arpo_verl/desktop/packages.py install
+	@$(PYTHON) arpo_verl/desktops/embedded/packages.py install
 
 osworld-packages:
-	@$(PYTHON) arpo_verl/desktop/packages.py install osworld
+	@$(PYTHON) arpo_verl/desktops/embedded/packages.py install osworld
 
 docker-packages:
-	@$(PYTHON) arpo_verl/desktop/packages.py install docker
+	@$(PYTHON) arpo_verl/desktops/embedded/packages.py install docker
 
 vm-packages:
-	@$(PYTHON) arpo_verl/desktop/packages.py install vm
+	@$(PYTHON) arpo_verl/desktops/embedded/packages.py install vm
 
 $(READY): setup.py pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -75,7 +75,7 @@ $(READY): setup.py pyproject.toml constraints.txt
 	touch $@
 
 $(POLICY): $(READY)
-	$(BIN)/python -m arpo_verl.policy seeing --out $(POLICY)
+	$(BIN)/python -m arpo_verl.tools.policy seeing --out $(POLICY)
 
 # $(call stage,WORDS,NAME,TARGET): makes TARGET, whose output goes to a file; its end is shown where it fails.
 define stage
@@ -94,9 +94,9 @@ test: setup
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 # What takes more than ten seconds a test, by what a change touches. CONTRIBUTING.md says which part that is.
-TRAINING := tests/trainer tests/plugin tests/cpu tests/policy tests/migration
-DESKTOPS := tests/desktop tests/environments tests/osworld tests/pool tests/tasks
-TOOLS := tests --ignore=tests/vm $(addprefix --ignore=,$(TRAINING) $(DESKTOPS))
+TRAINING := tests/trainer tests/plugin tests/engines tests/tools/policy tests/tools/migration
+DESKTOPS := tests/desktops tests/tasks
+TOOLS := tests --ignore=tests/desktops/vm $(addprefix --ignore=,$(TRAINING) $(DESKTOPS))
 
 test-training test-desktops test-tools: setup
 	-@$(MAKE) --silent osworld-packages

@@ -154,7 +154,7 @@ setup(
     ],
     project_urls={"Paper": "https://arxiv.org/abs/2505.16282"},
     license_expression="Apache-2.0",
-    license_files=["LICENSE", "arpo_verl/viewer/assets/vendor/*/LICENSE"],
+    license_files=["LICENSE", "arpo_verl/tools/viewer/assets/vendor/*/LICENSE"],
     classifiers=[
         "Development Status :: 3 - Alpha",
         "Environment :: Console",
@@ -179,22 +179,22 @@ setup(
         "arpo_verl": ["py.typed", "*.pyi"],
         "arpo_verl.plugin": ["*.yaml"],
         "arpo_verl.recipes": ["*.yaml", "*/*.yaml"],
-        "arpo_verl.desktop.guest": [
+        "arpo_verl.desktops.embedded.guest": [
             "programs/*",
             "skeleton/.*",
             "skeleton/.config/*",
             "skeleton/.config/*/*",
             "skeleton/.config/*/*/*",
         ],
-        "arpo_verl.viewer": ["assets/*", "assets/*/*", "assets/*/*/*"],
-        "arpo_verl.policy": ["weights/*/*"],
+        "arpo_verl.tools.viewer": ["assets/*", "assets/*/*", "assets/*/*/*"],
+        "arpo_verl.tools.policy": ["weights/*/*"],
         "arpo_verl.tasks": ["embedded/*", "embedded_long/*", "expert*.json"],
     },
     install_requires=REQUIREMENTS,
     extras_require=EXTRAS,
     entry_points={
         "verl.plugins": ["arpo_verl = arpo_verl.plugin"],
-        "vllm.general_plugins": ["arpo_verl = arpo_verl.vllm_segments:register"],
-        "console_scripts": ["arpo-verl = arpo_verl.cli.main:main"],
+        "vllm.general_plugins": ["arpo_verl = arpo_verl.engines.vllm.segments:register"],
+        "console_scripts": ["arpo-verl = arpo_verl.tools.cli.main:main"],
     },
 )

@@ -28,22 +28,22 @@ if sys.version_info < (3, 11):  # noqa: UP036  # pip would refuse, but a checkou
     )
 
 _EXPORTS = {
-    "actions.reply": "Reply",
+    "agent.actions.reply": "Reply",
     "api": "make_desktop play",
-    "desktop.machine_provider": "GuestAddress MachineProvider",
-    "environments.base": "DesktopEnvironment",
-    "environments.config": "EnvironmentConfig",
+    "desktops.embedded.machine_provider": "GuestAddress MachineProvider",
+    "desktops.base": "DesktopEnvironment",
+    "desktops.config": "EnvironmentConfig",
     "errors": (
         "ActionError ActionParseError ArpoError ConfigError DesktopBootError DesktopEndedError DesktopError "
         "DesktopLostError DesktopSetupError DesktopUnclearError EndpointError EvaluatorError FetchError "
         "GenerationError HarnessError HostLostError ImageError MissingDependencyError PatchLostError ReplayError "
         "RequestError SeveralErrors TaskError"
     ),
-    "models.family": "ImageLimits ModelFamily",
+    "agent.models.family": "ImageLimits ModelFamily",
     "records.run": "Run open_run",
     "replay.config": "ReplayConfig",
-    "rollout.config": "GuiAgentConfig",
-    "rollout.episode": "Episode Turn",
+    "agent.rollout.config": "GuiAgentConfig",
+    "agent.rollout.episode": "Episode Turn",
     "tasks.loader": "load_tasks",
     "tasks.selection": "TaskSelection",
     "versions": "__version__",

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from arpo_verl.config import build_config, require
-from arpo_verl.environments.base import DesktopEnvironment
-from arpo_verl.environments.config import EMBEDDED, EnvironmentConfig
-from arpo_verl.environments.threaded import ThreadedDesktop
-from arpo_verl.rollout.blocking import PolicyConversation, PolicyFunction, play_blocking
-from arpo_verl.rollout.config import GuiAgentConfig
-from arpo_verl.rollout.episode import Episode
+from arpo_verl.agent.rollout.blocking import PolicyConversation, PolicyFunction, play_blocking
+from arpo_verl.agent.rollout.config import GuiAgentConfig
+from arpo_verl.agent.rollout.episode import Episode
+from arpo_verl.desktops.base import DesktopEnvironment
+from arpo_verl.desktops.config import EMBEDDED, EnvironmentConfig
+from arpo_verl.desktops.threaded import ThreadedDesktop
+from arpo_verl.lib.config import build_config, require
 from arpo_verl.types import Size, Task
 
 

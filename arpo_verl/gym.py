@@ -25,15 +25,15 @@ except ImportError as error:
 
     raise MissingDependencyError(f"arpo_verl.gym needs Gymnasium; {pip_install('gymnasium')}") from error
 
-from arpo_verl.actions.checks import MAX_CLICKS, check_action
-from arpo_verl.actions.keys import KEY_NAMES
+from arpo_verl.agent.actions.checks import MAX_CLICKS, check_action
+from arpo_verl.agent.actions.keys import KEY_NAMES
+from arpo_verl.agent.rollout.vision import decode_screenshot
 from arpo_verl.api import make_desktop
-from arpo_verl.config import require, whole
-from arpo_verl.environments.base import DesktopEnvironment
-from arpo_verl.environments.config import EMBEDDED
-from arpo_verl.environments.threaded import ThreadedDesktop
+from arpo_verl.desktops.base import DesktopEnvironment
+from arpo_verl.desktops.config import EMBEDDED
+from arpo_verl.desktops.threaded import ThreadedDesktop
 from arpo_verl.errors import ActionError, DesktopEndedError, TaskError
-from arpo_verl.rollout.vision import decode_screenshot
+from arpo_verl.lib.config import require, whole
 from arpo_verl.tasks.loader import TaskPath, load_tasks
 from arpo_verl.types import (
     Action,

@@ -53,7 +53,7 @@ from typing import Any, TypeVar
 import psutil
 from figures import Arguments, machine, show, write
 
-from arpo_verl.own_ray import PATIENCE
+from arpo_verl.lib.own_ray import PATIENCE
 
 T = TypeVar("T")
 HERE = Path(__file__).parent
@@ -193,7 +193,7 @@ class Engine:
     """Stands for veRL's `LLMServerClient`: replies as planned, from the first screenshot on in each attempt."""
 
     def __init__(self, tokenizer: Any, geometry: Any, played: Played):
-        from arpo_verl.models.family import load_family
+        from arpo_verl.agent.models.family import load_family
         from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
 
         size = geometry.image_size(EXPERT_SCREEN)
@@ -266,9 +266,9 @@ class Stage:
     async def _episode(self, plan: Plan) -> Played:
         from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 
+        from arpo_verl.agent.rollout.vision import ImageGeometry
         from arpo_verl.errors import ArpoError
         from arpo_verl.plugin.agent_loop import GuiAgentLoop
-        from arpo_verl.rollout.vision import ImageGeometry
 
         played, task, began = Played(plan), self._tasks[plan.task_id], time.monotonic()
         attempts = _Counting(self.pool, played)

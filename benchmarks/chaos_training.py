@@ -25,11 +25,11 @@ import psutil
 from chaos_desktop import NOTES_VARIABLE, TRUTHS
 from trainer_run import MODES, TASKS, Workplace, copy_tasks, read_steps
 
-from arpo_verl.policy.shipped import write_shipped
 from arpo_verl.records.faults import read_faults
 from arpo_verl.records.json_files import append_objects, read_objects
 from arpo_verl.records.metrics import MetricsFiles
 from arpo_verl.records.starts import read_starts
+from arpo_verl.tools.policy.shipped import write_shipped
 
 Document = dict[str, Any]
 

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from arpo_verl.environments.base import DesktopEnvironment
-from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.desktops.base import DesktopEnvironment
+from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.types import Action, Evaluation, Observation, Task
 
 ACT_S = (0.1, 1.0)

@@ -2,9 +2,9 @@
 
     python benchmarks/fidelity.py [--smoke] [--json PATH] [--keep DIR]
 
-The same replies of a model are played three times on embedded desktops. Ours is `arpo_verl.rollout.episode.play`, the
-agent loop's own code, recorded as a training run records it; the others play that recording. They run in a process that
-imports nothing of ours but the desktop's provider: `desktop_env.DesktopEnv` and the UI-TARS-1.5 agent
+The same replies of a model are played three times on embedded desktops. Ours is `arpo_verl.agent.rollout.episode.play`,
+the agent loop's own code, recorded as a training run records it; the others play that recording. They run in a process
+that imports nothing of ours but the desktop's provider: `desktop_env.DesktopEnv` and the UI-TARS-1.5 agent
 `mm_agents/uitars15_v1.py` are those of the installed package, unmodified, with a scripted model behind the agent. The
 two loops around them are not in the package; they are written here after their sources, OSWorld's `lib_run_single.py`
 and ARPO's `verl/trainer/gui_agent.py`. Pauses are the same on all sides and short; what the sources pause is in
@@ -99,7 +99,7 @@ def smoke_cases() -> list[Case]:
 
 def expert_texts(task_id: str) -> tuple[str, ...]:
     """The expert's replies as a model writes them, in coordinates of the resized image."""
-    from arpo_verl.actions.ui_tars import format_reply
+    from arpo_verl.agent.actions.ui_tars import format_reply
     from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
     from arpo_verl.types import Size
 
@@ -121,8 +121,8 @@ def task_spec(task_id: str) -> dict[str, Any]:
 
 def play_ours(cases: Iterable[Case], out: Path) -> dict[str, Seen]:
     """Play and record each case by the agent loop's own code."""
-    from arpo_verl.environments.config import EnvironmentConfig
-    from arpo_verl.environments.osworld.environment import OSWorldEnvironment
+    from arpo_verl.desktops.config import EnvironmentConfig
+    from arpo_verl.desktops.osworld.environment import OSWorldEnvironment
 
     config = EnvironmentConfig(
         screen_size=SCREEN,
@@ -138,12 +138,12 @@ def play_ours(cases: Iterable[Case], out: Path) -> dict[str, Seen]:
 
 
 async def _play_one(case: Case, environment: Any, out: Path) -> Seen:
+    from arpo_verl.agent.rollout.config import GuiAgentConfig
+    from arpo_verl.agent.rollout.episode import play
+    from arpo_verl.agent.rollout.scoring import Score
+    from arpo_verl.agent.rollout.scripted import ScriptedConversation, replies_of
     from arpo_verl.records.documents import EpisodeRecord
     from arpo_verl.records.episode_folder import write_episode
-    from arpo_verl.rollout.config import GuiAgentConfig
-    from arpo_verl.rollout.episode import play
-    from arpo_verl.rollout.scoring import Score
-    from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
     from arpo_verl.types import Size, Task
 
     spec = task_spec(case.task_id)
@@ -291,8 +291,8 @@ def arpo_actions(module: ModuleType, text: str) -> list[str]:
 
 def play_reference(cases: Sequence[Case], runners: Sequence[str], out: Path) -> dict[str, dict[str, Seen]]:
     """Play the recorded cases by the reference runners, each on an unmodified `DesktopEnv` of its own."""
-    from arpo_verl.desktop.provider import EmbeddedProvider
-    from arpo_verl.environments.osworld.lean_imports import deferred_imports
+    from arpo_verl.desktops.embedded.provider import EmbeddedProvider
+    from arpo_verl.desktops.osworld.lean_imports import deferred_imports
 
     with deferred_imports():  # spares metrics' packages that no shipped task uses; easyocr is not installed
         import desktop_env.desktop_env as osworld
@@ -320,7 +320,7 @@ def play_reference(cases: Sequence[Case], runners: Sequence[str], out: Path) -> 
 
 
 def _reference_one(env: Any, module: ModuleType, runner: str, case: Case, out: Path) -> Seen:
-    from arpo_verl.environments.osworld.noted_metrics import noted_metrics
+    from arpo_verl.desktops.osworld.noted_metrics import noted_metrics
 
     recorded = out / "recorded" / case.name / "episode.json"
     while not recorded.exists():

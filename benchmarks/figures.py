@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from arpo_verl.files import write_whole
+from arpo_verl.lib.files import write_whole
 
 RESULTS = Path(__file__).with_name("results")
 os.environ.setdefault("ARPO_VERL_RUN", "1")  # what we change in veRL and vLLM is measured too

@@ -21,7 +21,7 @@ from typing import Any
 
 from figures import Arguments, machine, report
 
-ROOMS = ("actions", "migration", "records", "replay", "rollout", "tasks", "untrusted")
+ROOMS = ("agent.actions", "agent.rollout", "lib.untrusted", "records", "replay", "tasks", "tools.migration")
 INSTRUMENTED = [f"arpo_verl.{room}" for room in ROOMS]
 MAX_BYTES = 2048
 """Of an input: long enough for any path through the grammars; what long ones cost is `tests/test_scanners.py`'s."""

@@ -24,16 +24,18 @@ from typing import Any
 
 from PIL import Image
 
-from arpo_verl import untrusted
-from arpo_verl.actions import typing
-from arpo_verl.actions.keys import KEY_NAMES, format_keys, parse_keys
-from arpo_verl.actions.pyautogui import to_code
-from arpo_verl.actions.pyautogui_code import actions_alone
-from arpo_verl.actions.reply import MAX_ACTIONS, MAX_REPLY_CHARS
+from arpo_verl.agent.actions import typing
+from arpo_verl.agent.actions.keys import KEY_NAMES, format_keys, parse_keys
+from arpo_verl.agent.actions.pyautogui import to_code
+from arpo_verl.agent.actions.pyautogui_code import actions_alone
+from arpo_verl.agent.actions.reply import MAX_ACTIONS, MAX_REPLY_CHARS
+from arpo_verl.agent.models.family import SHIPPED, load_family
+from arpo_verl.agent.rollout.config import GuiAgentConfig
+from arpo_verl.agent.rollout.episode import Episode, play
+from arpo_verl.agent.rollout.scoring import Score
+from arpo_verl.agent.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.errors import ActionParseError, ConfigError, ReplayError, TaskError
-from arpo_verl.migration.recipe import convert, describe
-from arpo_verl.migration.settings import read_settings
-from arpo_verl.models.family import SHIPPED, load_family
+from arpo_verl.lib import untrusted
 from arpo_verl.plugin.resume import RECORD_FILE, ResumeRecord, read_record
 from arpo_verl.records.documents import EpisodeRecord
 from arpo_verl.records.json_files import dump_json, parse_json
@@ -42,11 +44,9 @@ from arpo_verl.records.run import open_run
 from arpo_verl.replay.store.inspection import format_contents, inspect_store
 from arpo_verl.replay.store.persistence import FORMAT, MANIFEST, VERSION, load_store, save_store
 from arpo_verl.replay.store.record import decode_record, encode_record
-from arpo_verl.rollout.config import GuiAgentConfig
-from arpo_verl.rollout.episode import Episode, play
-from arpo_verl.rollout.scoring import Score
-from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.tasks.loader import load_tasks
+from arpo_verl.tools.migration.recipe import convert, describe
+from arpo_verl.tools.migration.settings import read_settings
 from arpo_verl.types import (
     Action,
     Click,

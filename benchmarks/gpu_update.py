@@ -40,7 +40,7 @@ from event_loop_parts import screenshot
 from figures import Arguments, report
 from trainer_run import ROOT
 
-from arpo_verl.footprint import TURN_TOKENS, screenshot_tokens, sequence_tokens
+from arpo_verl.engines.footprint import TURN_TOKENS, screenshot_tokens, sequence_tokens
 
 RECIPES = ("osworld_full", "gpu_smoke", "osworld_window")
 COMMON_REPLY_TOKENS = 290
@@ -77,7 +77,7 @@ def write_policy(folder: Path, model: Any) -> Path:
     """Write config, tokenizer and processor of a policy of this shape. It has no weights.
 
     Args:
-        model: an `arpo_verl.footprint.Model`.
+        model: an `arpo_verl.engines.footprint.Model`.
     """
     from policies.build import build_processor, corpus_tokenizer
     from transformers import AutoConfig
@@ -348,7 +348,7 @@ def allocated() -> float:
 def measure(name: str, smoke: bool) -> dict[str, Any]:
     """Measure one recipe, in a process that has done nothing else."""
     import arpo_verl.plugin  # noqa: F401  # as in a training process
-    from arpo_verl.footprint import KNOWN_MODELS, longest_sequence
+    from arpo_verl.engines.footprint import KNOWN_MODELS, longest_sequence
     from arpo_verl.plugin.model_inputs import ModelInputs
     from arpo_verl.plugin.recipe.footprint import read_run
 
@@ -391,7 +391,7 @@ def compose(name: str) -> Any:
     """The recipe as the trainer composes it; its options may be changed."""
     from omegaconf import OmegaConf
 
-    from arpo_verl.cli.composing import compose_recipe
+    from arpo_verl.tools.cli.composing import compose_recipe
 
     overrides = ["data.train_files=none", "data.val_files=none"]
     config = compose_recipe(ROOT / "recipes" / f"{name}.yaml", overrides)
@@ -406,7 +406,7 @@ def figures_of(engine: Any, actor: Any, config: Any, run: Any, rows: dict[str, l
     from verl.utils.device import get_device_name, set_expandable_segments
     from verl.workers.utils.losses import ppo_loss
 
-    from arpo_verl.footprint import update_memory
+    from arpo_verl.engines.footprint import update_memory
     from arpo_verl.plugin import shared_encoder
 
     loss, device = partial(ppo_loss, config=actor), get_device_name()

@@ -48,7 +48,7 @@ from learning_runs import (
 from scipy.stats import t
 from trainer_run import trainer_arguments
 
-from arpo_verl.files import write_whole
+from arpo_verl.lib.files import write_whole
 from arpo_verl.tasks.families import GeneratedTask, generate
 
 FAMILIES = ("follow", "close")
@@ -197,7 +197,7 @@ def ship_policy(work: Path) -> Path:
     """The shipped policy that sees, written into the folder that is worked in."""
     policy = work / "policy"
     if not policy.is_dir():
-        subprocess.run([sys.executable, "-m", "arpo_verl.policy", "seeing", "--out", str(policy)], check=True)
+        subprocess.run([sys.executable, "-m", "arpo_verl.tools.policy", "seeing", "--out", str(policy)], check=True)
     return policy
 
 

@@ -20,8 +20,8 @@ from uuid import uuid4
 
 from PIL import Image
 
-from arpo_verl.cpu.lone import load_engine
-from arpo_verl.harness.chat_completions import ChatMessage, image_bytes, read_request, write_answer
+from arpo_verl.agent.harness.chat_completions import ChatMessage, image_bytes, read_request, write_answer
+from arpo_verl.engines.cpu.lone import load_engine
 
 NAME = "policy"
 END_OF_TURN = "<|im_end|>"

@@ -30,8 +30,8 @@ from unittest import mock
 
 from figures import Arguments, report
 
-from arpo_verl import files
 from arpo_verl.errors import ReplayError
+from arpo_verl.lib import files
 from arpo_verl.replay.store import persistence
 from arpo_verl.replay.store.persistence import MANIFEST, SCREENSHOTS, Fingerprint, load_store, save_store
 from arpo_verl.replay.store.record import read_record
@@ -83,7 +83,7 @@ class Killed(BaseException):
 
 
 class FailingDisk:
-    """Stands for `os` in `files.py`: raises `Killed` from the n-th change on, and then forgets what was not synced.
+    """Stands for `os` in `lib/files.py`: raises `Killed` from the n-th change on, and then forgets what was not synced.
 
     Args:
         new_folders: those that are not there yet, and whose names are lost too unless their parents are synced.

@@ -50,11 +50,11 @@ from trainer_run import ROOT
 from verl.experimental.agent_loop.agent_loop import DictConfigWrap
 from virtual_clock import Handle, VirtualLoop, virtual_ray
 
-from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.desktops.config import EnvironmentConfig
+from arpo_verl.desktops.pool.desktop_pool import DesktopPool
+from arpo_verl.desktops.pool.pool_actor import PoolActor
 from arpo_verl.errors import DesktopError
 from arpo_verl.plugin.agent_loop import GuiAgentLoop
-from arpo_verl.pool.desktop_pool import DesktopPool
-from arpo_verl.pool.pool_actor import PoolActor
 
 DESKTOPS_PER_HOST = 32
 TRAIN_S, STREAM_TRAIN_S = 120.0, 60.0

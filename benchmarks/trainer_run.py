@@ -21,10 +21,10 @@ import psutil
 from cpu_group import CpuGroup
 from figures import Arguments
 
-from arpo_verl.policy.shipped import write_shipped
 from arpo_verl.records.layout import METRICS_FILE
 from arpo_verl.records.metrics import read_metrics
 from arpo_verl.tasks.loader import EMBEDDED_DIR
+from arpo_verl.tools.policy.shipped import write_shipped
 
 ROOT = Path(__file__).parents[1]
 EMBEDDED = ROOT / "recipes" / "embedded.yaml"
@@ -125,7 +125,7 @@ class TrainerRun:
         restarts: int | None = None,
     ) -> None:
         stock = ["verl.trainer.main_ppo", "--config-dir", str(recipe.parent), "--config-name", recipe.stem]
-        front = ["arpo_verl.cli.main", "train", str(recipe), f"--restarts={restarts}"]
+        front = ["arpo_verl.tools.cli.main", "train", str(recipe), f"--restarts={restarts}"]
         module = stock if restarts is None else front
         self._command = [sys.executable, "-m", *module, f"run_dir={run_dir}", *overrides]
         self._env = {**os.environ, "VERL_PLATFORM": "cpu", **(env or {})}

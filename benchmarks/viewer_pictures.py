@@ -24,7 +24,7 @@ from playwright.sync_api import Page, sync_playwright
 
 from arpo_verl.records.run import open_run
 from arpo_verl.records.runs import RunsFolder
-from arpo_verl.viewer.evaluation import has_evaluation
+from arpo_verl.tools.viewer.evaluation import has_evaluation
 
 OUT = Path(__file__).parents[1] / "docs" / "images" / "viewer"
 WIDTH = 1280
@@ -35,7 +35,7 @@ COLORS = 128
 @contextmanager
 def served(run_dir: Path) -> Iterator[str]:
     """The address of a viewer of this run, just started."""
-    command = [sys.executable, "-m", "arpo_verl.cli.main", "view", str(run_dir), "--port", "0"]
+    command = [sys.executable, "-m", "arpo_verl.tools.cli.main", "view", str(run_dir), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

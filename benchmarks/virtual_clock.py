@@ -17,9 +17,9 @@ from unittest.mock import patch
 import ray
 from rollout_desktop import Host, SimulatedCalls
 
+from arpo_verl.desktops.pool import workers
+from arpo_verl.desktops.pool.worker import CallResult, DesktopWorker
 from arpo_verl.errors import ConfigError, DesktopError
-from arpo_verl.pool import workers
-from arpo_verl.pool.worker import CallResult, DesktopWorker
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):

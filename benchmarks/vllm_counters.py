@@ -86,7 +86,7 @@ def register() -> None:
     wrapt.register_post_import_hook(_watch_sockets, "zmq.sugar.socket")
     wrapt.register_post_import_hook(_watch_ring, "vllm.distributed.device_communicators.shm_broadcast")
     wrapt.register_post_import_hook(_watch_store, "vllm.distributed.device_communicators.shm_object_storage")
-    wrapt.register_post_import_hook(_watch_files, "arpo_verl.vllm_images")
+    wrapt.register_post_import_hook(_watch_files, "arpo_verl.engines.vllm.images")
     wrapt.register_post_import_hook(_watch_mappings, "vllm.v1.worker.worker_base")
     wrapt.register_post_import_hook(_watch_processor, "vllm.multimodal.processing.processor")
     wrapt.register_post_import_hook(_watch_model, "vllm.model_executor.models.qwen2_5_vl")

@@ -115,7 +115,7 @@ def prompts(episodes: int, group: int) -> Any:
     from verl.utils import tensordict_utils as tu
     from verl.utils.dataset.rl_dataset import collate_fn
 
-    from arpo_verl.models.family import load_family
+    from arpo_verl.agent.models.family import load_family
     from arpo_verl.plugin.dataset import DATA_SOURCE
 
     words = "Open the spreadsheet in the folder Documents, sum its second column, and write the total into a new file."

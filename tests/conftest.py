@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from arpo_verl.own_ray import PATIENCE
-from arpo_verl.reaper import marked_environment
+from arpo_verl.lib.own_ray import PATIENCE
+from arpo_verl.lib.reaper import marked_environment
 
 # What a test starts ends with this process, however that happens. A cluster's nodes wait as long as a run's own Ray.
 os.environ.update({**PATIENCE, **marked_environment()})
@@ -20,14 +20,14 @@ TRAINER = "tests/trainer/"
 # These share a Ray: to start one costs ten seconds of a processor.
 WITH_RAY = (
     "tests/plugin/test_",
-    "tests/test_own_ray.py",
-    "tests/pool/test_desktop_pool.py",
-    "tests/cpu/test_weights.py",
-    "tests/cli/test_evaluate.py",
-    "tests/evaluation/test_filter_desktop.py",
+    "tests/lib/test_own_ray.py",
+    "tests/desktops/pool/test_desktop_pool.py",
+    "tests/engines/cpu/test_weights.py",
+    "tests/tools/cli/test_evaluate.py",
+    "tests/tools/evaluation/test_filter_desktop.py",
 )
 # Most files of a slow test are in these folders: a worker that began with one of them last would end alone.
-SLOW = ("tests/osworld/", "tests/environments/", "tests/desktop/", "tests/viewer/", "tests/cli/")
+SLOW = ("tests/desktops/", "tests/tools/viewer/", "tests/tools/cli/")
 # Of the million objects that imports leave none is garbage: each look at all of them costs half a second.
 gc.disable()
 if importlib.util.find_spec("hypothesis") is not None:

@@ -179,7 +179,7 @@ def test_the_python_of_the_readme_runs_as_it_stands(tmp_path):
 def test_the_interpreter_ends_and_closes_a_desktop_that_hangs_and_was_forgotten():
     probe = """
 import threading, arpo_verl
-from arpo_verl.environments.fake import FakeEnvironment
+from arpo_verl.desktops.fake import FakeEnvironment
 FakeEnvironment.close = lambda self: print("closed")
 desktop = arpo_verl.make_desktop("fake", provider_options={"hang": {"reset": [1]}})
 threading.Thread(target=desktop.reset, args=(arpo_verl.Task("t", "i", {}),), daemon=True).start()

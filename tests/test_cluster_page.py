@@ -20,16 +20,16 @@ from support.fake_docker import FakeDocker
 from support.osworld_archive import packed, publish, task
 from support.viewer_run import ViewerRun
 
-from arpo_verl.cli.main import build_parser, main
+from arpo_verl.tools.cli.main import build_parser, main
 
 PAGE = documents.page("docs/osworld.md")
 # These are parsed only; what they do is tested where these say.
 PARSED = {
-    "install-osworld": "tests/cli/test_install_osworld.py",
-    "doctor": "tests/cli/test_doctor.py",
-    "try": "tests/cli/test_try_task.py",
-    "view": "tests/cli/test_view.py",
-    "evaluate --compare": "tests/evaluation/test_compare.py",
+    "install-osworld": "tests/tools/cli/test_install_osworld.py",
+    "doctor": "tests/tools/cli/test_doctor.py",
+    "try": "tests/tools/cli/test_try_task.py",
+    "view": "tests/tools/cli/test_view.py",
+    "evaluate --compare": "tests/tools/evaluation/test_compare.py",
 }
 
 
@@ -73,7 +73,7 @@ def cluster(tmp_path, monkeypatch, capsys):
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setattr(manager, "UBUNTU_X86_URL", f"{url}/Ubuntu.qcow2.zip")
-    monkeypatch.setattr("arpo_verl.cli.fetch_tasks.OSWORLD_ARCHIVE", f"{url}/osworld.tar.gz")
+    monkeypatch.setattr("arpo_verl.tools.cli.fetch_tasks.OSWORLD_ARCHIVE", f"{url}/osworld.tar.gz")
     monkeypatch.delenv("HF_ENDPOINT", raising=False)
     engine = FakeDocker(tmp_path)
     monkeypatch.setenv("DOCKER_HOST", engine.host)
@@ -105,7 +105,7 @@ def walk(cluster, words):
     if first in PARSED or (command in PARSED and command != "doctor"):
         assert command != "try" or Path(words[1]).is_file()
     elif command in ("evaluate", "filter-tasks"):
-        from arpo_verl.cli.playing import read_playing
+        from arpo_verl.tools.cli.playing import read_playing
 
         playing = read_playing(build_parser(command).parse_args(words))
         assert len(playing.tasks) == 41 and playing.settings.environment.num_desktops == 64

@@ -9,8 +9,8 @@ from support import ROOT
 from support.documents import OPTIONS, PAGES
 
 import arpo_verl
-from arpo_verl.cli.main import build_parser
-from arpo_verl.environments.base import DesktopEnvironment
+from arpo_verl.desktops.base import DesktopEnvironment
+from arpo_verl.tools.cli.main import build_parser
 
 DOCUMENTS = [*(ROOT / page for page in PAGES), *sorted((ROOT / "recipes").rglob("*.yaml"))]
 OPTION = re.compile(r"(?<![\w./])(environment|gui_agent|replay|data\.tasks)\.([a-z]\w*)\b(?![(])")

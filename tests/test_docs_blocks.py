@@ -19,35 +19,35 @@ from pathlib import Path
 
 import pytest
 import yaml
-from migration.reference_run import write_run
 from omegaconf import OmegaConf
 from support import ROOT, documents
 from support.composed import compose_in, compose_recipe
 from support.pictures import png
 from support.replay_trajectories import stored
 from support.viewer_run import ViewerRun
+from tools.migration.reference_run import write_run
 
-from arpo_verl.cli.main import COMMANDS, build_parser, main
-from arpo_verl.cli.options import parse_options
-from arpo_verl.desktop import packages
+from arpo_verl.agent.models.family import load_family
+from arpo_verl.desktops.embedded import packages
 from arpo_verl.easyr1.settings import read_config
 from arpo_verl.errors import ActionParseError
-from arpo_verl.models.family import load_family
 from arpo_verl.plugin.recipe.options import Recipe
 from arpo_verl.plugin.recipe.silent import check_silent
 from arpo_verl.plugin.recipe.values import check_by_verl
 from arpo_verl.records import layout
 from arpo_verl.replay.store.persistence import Fingerprint, save_store
 from arpo_verl.replay.store.success_store import SuccessStore
+from arpo_verl.tools.cli.main import COMMANDS, build_parser, main
+from arpo_verl.tools.cli.options import parse_options
 from arpo_verl.types import Click, Point, Scroll, Size
 
 # Which test runs a page's Python as it stands; the others run here.
 PYTHON = {
     "README.md": "tests/test_api.py",
     "docs/advantages.md": "tests/plugin/test_own_estimator.py",
-    "docs/harness.md": "tests/harness/test_document.py",
-    "docs/model-families.md": "tests/models/test_own_family.py",
-    "docs/own-provider.md": "tests/environments/test_own_provider.py",
+    "docs/harness.md": "tests/agent/harness/test_document.py",
+    "docs/model-families.md": "tests/agent/models/test_own_family.py",
+    "docs/own-provider.md": "tests/desktops/test_own_provider.py",
     "docs/reward.md": "tests/plugin/test_own_reward.py",
     "docs/trajectories.md": "tests/plugin/test_trajectories_document.py",
 }
@@ -64,22 +64,22 @@ NOT_TYPED = {
     "pip install ": "tests/test_install_lines.py: it resolves, and what has no wheel builds",
     "hf download ": "needs the internet",
     "huggingface-cli download ": "needs the internet",
-    "mkdir -p bundles && tar ": "needs the data set; tests/environments/osworld/test_bundles.py has a bundle of ours",
+    "mkdir -p bundles && tar ": "needs the data set; tests/desktops/osworld/test_bundles.py has a bundle of ours",
     "git clone ": "needs the internet",
-    "git show ": "tests/models/test_own_family.py",
+    "git show ": "tests/agent/models/test_own_family.py",
     "export ": "sets a variable for the next line",
     "VM=": "sets a variable for the next lines",
     "trap ": "needs Slurm; tests/trainer/test_preempted.py makes the same file",
     "arpo-verl train ... & ": "needs Slurm",
     "tensorboard ": "a server of another project",
-    "python -m verl.model_merger ": "tests/migration/test_checkpoints.py",
+    "python -m verl.model_merger ": "tests/tools/migration/test_checkpoints.py",
     "python scripts/model_merger.py ": "the reference's script in the reference's environment",
     "python -m pytest ": "`make test-desktops`",
     "cd /sys/fs/cgroup ": "changes this machine; needs a container with --privileged",
     "echo +memory ": "changes this machine",
-    "for net in ": "tests/environments/docker/test_network.py",
-    "iptables ": "tests/environments/docker/test_network.py",
-    "done": "tests/environments/docker/test_network.py",
+    "for net in ": "tests/desktops/docker/test_network.py",
+    "iptables ": "tests/desktops/docker/test_network.py",
+    "done": "tests/desktops/docker/test_network.py",
     "starts=": "sets a variable for the next line",
     "until python ": "trains until it has; tests/trainer/test_crashes.py gives the same command again",
 }
@@ -87,7 +87,7 @@ NOT_TYPED = {
 TYPED = re.compile(r"(\.venv/bin/)?arpo-verl (summary|report|convert|replay inspect|replay merge|view .*--export)\b")
 # Where the blocks of text are from whose pages are not in MADE_HERE.
 TEXT = {
-    "run folder   runs/demo": "a demo of three steps; tests/cli/test_train.py has its form",
+    "run folder   runs/demo": "a demo of three steps; tests/tools/cli/test_train.py has its form",
     "steps        20;": "tests/plugin/test_run_callback.py has the same line",
     "goes on      after step 8": "a second start of a demo; tests/plugin/recipe/test_resuming.py has each line's form",
     "worker process  ": "a drawing",
@@ -150,7 +150,7 @@ def test_a_command_is_one_with_the_words_that_a_reader_copies(page, line, only_p
             check_trainer(words)
         case ["python", "-m", "arpo_verl.easyr1", *words]:
             assert read_config(words)
-        case ["python", "-m", "arpo_verl.desktop.packages", *words]:
+        case ["python", "-m", "arpo_verl.desktops.embedded.packages", *words]:
             monkeypatch.setattr(packages, "_install", lambda names: 0)
             assert packages.main(words) == 0
         case ["python", "-m", module, *words]:

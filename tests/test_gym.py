@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 
 import arpo_verl
 from arpo_verl import Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, Task, TypeText, Wait
-from arpo_verl.environments.fake import FakeEnvironment, FakeScript
+from arpo_verl.desktops.fake import FakeEnvironment, FakeScript
 from arpo_verl.gym import BUTTONS, DIRECTIONS, KEYS, KINDS, DesktopEnv, to_action
 
 TASKS = [Task(name, f"Click the red square, {name}.", {}) for name in ("one", "two", "three")]

@@ -20,8 +20,8 @@ from fuzz_targets import (
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from arpo_verl.actions.keys import KEY_NAMES
-from arpo_verl.models.family import SHIPPED
+from arpo_verl.agent.actions.keys import KEY_NAMES
+from arpo_verl.agent.models.family import SHIPPED
 from arpo_verl.types import Click, Drag, Hotkey, Move, Point, Scroll, TypeText, Wait
 
 # Words of the grammars, of the code and of what OSWorld's client looks for in it, in any order, between any text.

@@ -15,10 +15,10 @@ from support import ROOT
 from support.pythons import find_python
 
 from arpo_verl import versions
-from arpo_verl.environments.osworld.lean_imports import DEFERRED
-from arpo_verl.environments.providers import PROVIDERS
+from arpo_verl.desktops.osworld.lean_imports import DEFERRED
+from arpo_verl.desktops.providers import PROVIDERS
+from arpo_verl.desktops.vm.build import _PURE
 from arpo_verl.versions import EXTRA_OF_MODULE, OLDEST, OPTIONAL, TESTED, install_extra, install_for_gpus, pip_install
-from arpo_verl.vm.build import _PURE
 
 UV = Path(sys.executable).with_name("uv")
 PACKAGE = ROOT / "arpo_verl"
@@ -27,20 +27,20 @@ OLDEST_PYTHON, GPU_PYTHON = "3.11", "3.12"
 MAKERS = ("pip_install", "install_extra", "install_for_gpus")
 # What the calls come to whose packages are known only when they are made, by their file.
 OF_LOCAL_NAMES = {
-    "cli/checks/packages.py": [
+    "tools/cli/checks/packages.py": [
         *(pip_install(f"{name}=={version}") for name, version in TESTED.items() if name != "desktop-env"),
         *map(pip_install, OPTIONAL),
         pip_install(f"TransferQueue>={OLDEST['TransferQueue']}"),
     ],
-    "cli/install_osworld.py": [],  # puts back what was there
-    "environments/osworld/evaluation.py": [],  # as in lean_imports
-    "environments/osworld/lean_imports.py": list(map(pip_install, DEFERRED.values())),
-    "environments/provider_checks.py": [
+    "tools/cli/install_osworld.py": [],  # puts back what was there
+    "desktops/osworld/evaluation.py": [],  # as in lean_imports
+    "desktops/osworld/lean_imports.py": list(map(pip_install, DEFERRED.values())),
+    "desktops/provider_checks.py": [
         pip_install(*sorted(set(provider.packages.values()))) for provider in PROVIDERS.values() if provider.packages
     ],
     "plugin/run_folder.py": [],  # the version of the trainer's node
     "versions.py": [*map(install_extra, sorted(set(EXTRA_OF_MODULE.values()))), install_for_gpus()],
-    "vm/build.py": [pip_install(name, options=["--no-deps"]) for name in _PURE],
+    "desktops/vm/build.py": [pip_install(name, options=["--no-deps"]) for name in _PURE],
 }
 
 

@@ -25,7 +25,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("room", ["actions", "environments/osworld", "pool", "records"])
+@pytest.mark.parametrize("room", ["agent/actions", "desktops/osworld", "desktops/pool", "records"])
 def test_a_dangerous_call_is_refused(room):
     command = [sys.executable, "-m", "ruff", "check", "--output-format", "concise", "--stdin-filename"]
     for rule, code in PLANTED.items():

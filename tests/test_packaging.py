@@ -16,7 +16,7 @@ from support import take_interrupts
 from support.pythons import find_python
 from support.viewer_run import ViewerRun
 
-from arpo_verl.cli.main import COMMANDS
+from arpo_verl.tools.cli.main import COMMANDS
 from arpo_verl.versions import __version__, install_extra
 
 pytest.importorskip("build")
@@ -74,10 +74,10 @@ def test_the_wheel_holds_every_file_of_the_package_and_every_recipe(wheel):
         "tasks/embedded_long/form-guests-eight.json",
         "tasks/expert.json",
         "tasks/expert_long.json",
-        "desktop/guest/skeleton/.config/openbox/rc.xml",
-        "desktop/guest/programs/google-chrome",
-        "viewer/assets/vendor/preact/preact.min.umd.js",
-        "viewer/assets/page_overview.js",
+        "desktops/embedded/guest/skeleton/.config/openbox/rc.xml",
+        "desktops/embedded/guest/programs/google-chrome",
+        "tools/viewer/assets/vendor/preact/preact.min.umd.js",
+        "tools/viewer/assets/page_overview.js",
     ):
         assert f"arpo_verl/{kept}" in expected
 
@@ -87,7 +87,10 @@ def test_the_wheel_says_its_version_and_whose_code_it_holds(wheel):
     metadata = HeaderParser().parsestr(wheel.read(f"{folder}/METADATA").decode())
     assert metadata["Version"] == __version__
     assert metadata["License-Expression"] == "Apache-2.0"
-    licences = {"LICENSE", *(path for path in files_of("arpo_verl/viewer/assets/vendor") if path.endswith("LICENSE"))}
+    licences = {
+        "LICENSE",
+        *(path for path in files_of("arpo_verl/tools/viewer/assets/vendor") if path.endswith("LICENSE")),
+    }
     assert len(licences) == 4 and set(metadata.get_all("License-File")) == licences
     for path in licences:
         assert wheel.read(f"{folder}/licenses/{path}") == (ROOT / path).read_bytes()
@@ -206,7 +209,9 @@ def test_an_older_python_is_told_so_in_one_sentence(built, tmp_path, version):
     if python is None:
         pytest.skip(f"no Python {version} is here")
     env = {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run([python, "-m", "arpo_verl.cli.main"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    done = subprocess.run(
+        [python, "-m", "arpo_verl.tools.cli.main"], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
     last = done.stderr.splitlines()[-1]
     assert done.returncode == 1 and f"arpo_verl needs Python 3.11 or newer, this is Python {version}." in last
     wheel = next(built[0].glob("*.whl"))

@@ -12,11 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 from support import ROOT, composed
 from transformers import Qwen2VLImageProcessor
 
-from arpo_verl.config import build_config
-from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.agent.rollout.config import GuiAgentConfig, check_lengths
+from arpo_verl.agent.rollout.vision import ImageGeometry
+from arpo_verl.desktops.config import EnvironmentConfig
+from arpo_verl.lib.config import build_config
 from arpo_verl.replay.config import ReplayConfig
-from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
-from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.types import Size
 
 RECIPES = ROOT / "recipes"
@@ -152,7 +152,7 @@ def check_an_episode_fits(
 def test_all_of_a_recipe_fits_where_it_says_it_does(name, policy):
     """GPUs of 80 GB, and the nodes of docs/osworld.md. vLLM's cache holds what the episodes on an engine show, as
     docs/vllm.md says: each screenshot is processed once."""
-    from arpo_verl.footprint import GB, NodeCapacity, estimate, pixel_bytes
+    from arpo_verl.engines.footprint import GB, NodeCapacity, estimate, pixel_bytes
     from arpo_verl.plugin.recipe.footprint import model_shape, read_run
 
     recipe = compose_recipe(name, *choices(policy, None))
@@ -169,7 +169,7 @@ def test_all_of_a_recipe_fits_where_it_says_it_does(name, policy):
 @pytest.mark.parametrize("name", ["osworld_full", "osworld_window", "gpu_smoke"])
 def test_an_update_is_estimated_near_what_an_h100_took(name):
     """The table of docs/osworld.md: up to 23% above what was measured, and 5% below for one GPU without sharing."""
-    from arpo_verl.footprint import GB, update_memory
+    from arpo_verl.engines.footprint import GB, update_memory
     from arpo_verl.plugin.recipe.footprint import model_shape, read_run
 
     recipe = composed.compose_recipe(name, "data.train_files=none", "data.val_files=none")
@@ -181,7 +181,7 @@ def test_an_update_is_estimated_near_what_an_h100_took(name):
 
 
 def test_the_smoke_recipe_fits_one_gpu_of_48_gb_and_goes_the_way_of_osworlds():
-    from arpo_verl.footprint import GB, NodeCapacity, estimate
+    from arpo_verl.engines.footprint import GB, NodeCapacity, estimate
     from arpo_verl.plugin.recipe.footprint import model_shape, read_run
 
     recipe, osworld = composed.compose_recipe("gpu_smoke"), compose_recipe("osworld_subset32")

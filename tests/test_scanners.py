@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from arpo_verl.actions import calls
-from arpo_verl.actions.reply import MAX_REPLY_CHARS
+from arpo_verl.agent.actions import calls
+from arpo_verl.agent.actions.reply import MAX_REPLY_CHARS
+from arpo_verl.agent.models.family import load_family
 from arpo_verl.errors import ActionParseError
-from arpo_verl.models.family import load_family
 from arpo_verl.types import Size
 
-ROOMS = ("actions", "records", "rollout", "tasks")
+ROOMS = ("agent.actions", "agent.rollout", "records", "tasks")
 BOUND_S = 0.050
 REFERENCE_S = 0.009
 """CPU time of `reference()` on the machine that the bound was set on: two shared cores of a Xeon of 2.x GHz."""

@@ -9,11 +9,11 @@ import stat
 import pytest
 from omegaconf import OmegaConf
 
-from arpo_verl import files
-from arpo_verl.config import build_config
-from arpo_verl.environments.config import EnvironmentConfig, read_password
-from arpo_verl.environments.osworld import downloads
+from arpo_verl.desktops.config import EnvironmentConfig, read_password
+from arpo_verl.desktops.osworld import downloads
 from arpo_verl.errors import ConfigError, DesktopSetupError
+from arpo_verl.lib import files
+from arpo_verl.lib.config import build_config
 
 SECRET = "hunter2-s3cret"
 ENVIRONMENT = {
@@ -47,7 +47,7 @@ def test_a_refused_environment_section_does_not_show_its_secrets(wrong):
 
 def test_a_pool_that_is_asked_for_with_another_section_names_what_differs_and_shows_nothing():
     pytest.importorskip("ray")
-    from arpo_verl.pool.pool_actor import PoolActor
+    from arpo_verl.desktops.pool.pool_actor import PoolActor
 
     async def start():
         actor = PoolActor(build_config(EnvironmentConfig, "environment", ENVIRONMENT))
@@ -116,7 +116,7 @@ def test_the_viewers_token_is_in_no_log(written, caplog):
     from starlette.testclient import TestClient
 
     from arpo_verl.records.run import open_run
-    from arpo_verl.viewer.server import build_app, build_server
+    from arpo_verl.tools.viewer.server import build_app, build_server
 
     caplog.set_level(logging.INFO, logger="uvicorn")
     written.episode(1)

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arpo_verl import run_marker
 from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError
+from arpo_verl.lib import run_marker
 from arpo_verl.versions import EASYR1, another_verl
 
 if TYPE_CHECKING:
@@ -92,10 +92,10 @@ def _train(door: DoorConfig, worker: type | None) -> None:
     import ray
     from omegaconf import OmegaConf
 
+    from arpo_verl.desktops.pool.desktop_pool import DesktopPool
+    from arpo_verl.desktops.pool.placement import check_cluster
     from arpo_verl.easyr1 import stock
     from arpo_verl.easyr1.trainer import ArpoTrainer, task_loader
-    from arpo_verl.pool.desktop_pool import DesktopPool
-    from arpo_verl.pool.placement import check_cluster
     from arpo_verl.records.metrics import keep_earlier_metrics
     from arpo_verl.records.run_lock import hold_run
     from arpo_verl.records.starts import note_start

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from PIL import Image
 
+from arpo_verl.agent.rollout.chat import ChatTokenizer
+from arpo_verl.agent.rollout.sequence import Generated
 from arpo_verl.easyr1 import stock
 from arpo_verl.easyr1.images import FILE
 from arpo_verl.errors import GenerationError
-from arpo_verl.rollout.chat import ChatTokenizer
-from arpo_verl.rollout.sequence import Generated
 
 UNRESIZED: Mapping[str, Any] = {"min_pixels": None, "max_pixels": None}
 """Limits that EasyR1 gets, since our files already have the model's size; see `images`."""

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
+from arpo_verl.agent.rollout.chat import ChatTokenizer
+from arpo_verl.agent.rollout.conversation import TokenLimits
+from arpo_verl.agent.rollout.episode import Episode, play_episode
+from arpo_verl.agent.rollout.scoring import Score, score_episode
+from arpo_verl.desktops.pool.attempts import attempt_until_whole
+from arpo_verl.desktops.pool.desktop_pool import DesktopPool, Session
 from arpo_verl.easyr1.engine import TurnEngine
 from arpo_verl.easyr1.images import shows_files
 from arpo_verl.easyr1.settings import DoorConfig
 from arpo_verl.errors import DesktopError, DesktopLostError, GenerationError
-from arpo_verl.pool.attempts import attempt_until_whole
-from arpo_verl.pool.desktop_pool import DesktopPool, Session
 from arpo_verl.records.recorder import Recorder
 from arpo_verl.reward import compute_score
-from arpo_verl.rollout.chat import ChatTokenizer
-from arpo_verl.rollout.conversation import TokenLimits
-from arpo_verl.rollout.episode import Episode, play_episode
-from arpo_verl.rollout.scoring import Score, score_episode
 from arpo_verl.types import Task
 
 logger = logging.getLogger(__name__)

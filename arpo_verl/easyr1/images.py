@@ -13,10 +13,10 @@ from typing import Any
 
 from PIL import Image
 
-from arpo_verl.config import require
-from arpo_verl.images import LazyImage, content_id, image_size, read_image
-from arpo_verl.rollout.episode import DecodeScreenshot, decode_in_thread
-from arpo_verl.rollout.vision import ImageGeometry
+from arpo_verl.agent.rollout.episode import DecodeScreenshot, decode_in_thread
+from arpo_verl.agent.rollout.vision import ImageGeometry
+from arpo_verl.lib.config import require
+from arpo_verl.lib.images import LazyImage, content_id, image_size, read_image
 from arpo_verl.types import Observation, Size
 
 FILE = "model_file"

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from arpo_verl.agent.rollout.chat import ChatTokenizer
+from arpo_verl.agent.rollout.conversation import TokenLimits
 from arpo_verl.easyr1.episodes import Played
 from arpo_verl.easyr1.rows import Row, outcome_of, positions, trajectory_of
 from arpo_verl.easyr1.settings import DoorConfig
@@ -21,8 +23,6 @@ from arpo_verl.replay.store.persistence import Fingerprint, save_store
 from arpo_verl.replay.store.restoring import fill_store
 from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.replay.trajectory import StoredTrajectory
-from arpo_verl.rollout.chat import ChatTokenizer
-from arpo_verl.rollout.conversation import TokenLimits
 
 logger = logging.getLogger(__name__)
 

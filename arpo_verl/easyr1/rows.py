@@ -12,17 +12,17 @@ from typing import Any
 
 import torch
 
+from arpo_verl.agent.rollout.chat import ChatTokenizer
+from arpo_verl.agent.rollout.episode import Episode
+from arpo_verl.agent.rollout.scoring import Score
 from arpo_verl.easyr1 import stock
 from arpo_verl.easyr1.engine import UNRESIZED, as_objects
 from arpo_verl.easyr1.images import FILE, model_file
 from arpo_verl.errors import ReplayError
-from arpo_verl.images import image_size
+from arpo_verl.lib.images import image_size
 from arpo_verl.replay.choice import Outcome
 from arpo_verl.replay.rules import task_content
 from arpo_verl.replay.trajectory import StoredRow, StoredTrajectory
-from arpo_verl.rollout.chat import ChatTokenizer
-from arpo_verl.rollout.episode import Episode
-from arpo_verl.rollout.scoring import Score
 from arpo_verl.types import EpisodeId
 
 

@@ -14,13 +14,13 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from arpo_verl.config import Problems, build_config, require
-from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.agent.models.family import FULL
+from arpo_verl.agent.rollout.config import GuiAgentConfig
+from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError
-from arpo_verl.models.family import FULL
+from arpo_verl.lib.config import Problems, build_config, require
 from arpo_verl.records.layout import CHECKPOINTS, POOL_FILE, TRAJECTORIES
 from arpo_verl.replay.config import ReplayConfig
-from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.tasks.selection import UNIFORM, TaskSelection
 
 FIXED: Mapping[str, tuple[Any, str]] = {

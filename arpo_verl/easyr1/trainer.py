@@ -17,7 +17,11 @@ from torch.utils.data import SequentialSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler  # torch's own cannot continue in a later epoch
 
-from arpo_verl.config import require
+from arpo_verl.agent.rollout.chat import ChatTokenizer
+from arpo_verl.agent.rollout.conversation import TokenLimits
+from arpo_verl.agent.rollout.template_builder import TemplateBuilder
+from arpo_verl.agent.rollout.vision import ImageGeometry
+from arpo_verl.desktops.pool.desktop_pool import DesktopPool
 from arpo_verl.easyr1 import stock
 from arpo_verl.easyr1.engine import TurnEngine
 from arpo_verl.easyr1.episodes import EpisodePlayer, Played
@@ -26,15 +30,11 @@ from arpo_verl.easyr1.images import bounded_geometry
 from arpo_verl.easyr1.replayer import Replayer
 from arpo_verl.easyr1.rows import make_batch
 from arpo_verl.easyr1.settings import DoorConfig
-from arpo_verl.pool.desktop_pool import DesktopPool
+from arpo_verl.lib.config import require
 from arpo_verl.records.json_files import append_objects
 from arpo_verl.records.layout import METRICS_FILE
 from arpo_verl.records.run_records import GroupLog
 from arpo_verl.replay.fingerprint import model_fingerprint
-from arpo_verl.rollout.chat import ChatTokenizer
-from arpo_verl.rollout.conversation import TokenLimits
-from arpo_verl.rollout.template_builder import TemplateBuilder
-from arpo_verl.rollout.vision import ImageGeometry
 from arpo_verl.tasks.selection import load_selected_tasks
 from arpo_verl.types import Task
 

@@ -20,7 +20,7 @@ The modules, in the order of a training step:
 
 `import verl` loads this module in every process, Ray workers and other people's runs included, and hides its errors. So
 it imports next to nothing, waits with each registration for veRL's own module, and logs an error instead of raising it.
-Outside of a run of ours (`run_marker.py`) it registers names, and changes nothing.
+Outside of a run of ours (`lib/run_marker.py`) it registers names, and changes nothing.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ import os
 from types import ModuleType
 from typing import Any
 
-from arpo_verl import upstream_patches as upstream
-from arpo_verl import vllm_segments
-from arpo_verl.post_import import attempt, when_imported
-from arpo_verl.run_marker import is_our_run
+from arpo_verl.engines import upstream_patches as upstream
+from arpo_verl.engines.vllm import segments as vllm_segments
+from arpo_verl.lib.post_import import attempt, when_imported
+from arpo_verl.lib.run_marker import is_our_run
 from arpo_verl.versions import SUPPORTED_VERL
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def _replacement(name: str, upstream: Any) -> Any:
 def register() -> None:
     """Register everything with the installed veRL. Safe to call more than once."""
     if os.environ.get("VERL_PLATFORM", "").lower() == "cpu":
-        attempt("verl.plugin.platform", lambda: importlib.import_module("arpo_verl.cpu").register())
+        attempt("verl.plugin.platform", lambda: importlib.import_module("arpo_verl.engines.cpu").register())
     when_imported("verl.experimental.agent_loop.agent_loop", _register_agent_loop)
     when_imported("verl.trainer.ppo.core_algos", _register_advantage_estimator)
     if upstream.may_patch_verl():

@@ -19,22 +19,22 @@ from PIL import Image
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 from verl.workers.rollout.replica import TokenOutput
 
+from arpo_verl.agent.harness.loading import load_program
+from arpo_verl.agent.harness.player import HarnessEpisodes
+from arpo_verl.agent.rollout.chat import ChatTokenizer
+from arpo_verl.agent.rollout.conversation import TokenLimits
+from arpo_verl.agent.rollout.episode import Episode, play_episode
+from arpo_verl.agent.rollout.scoring import Score, score_episode
+from arpo_verl.agent.rollout.sequence import Generated
+from arpo_verl.desktops.pool.attempts import attempt_until_whole
+from arpo_verl.desktops.pool.desktop_pool import Session
 from arpo_verl.errors import ConfigError, GenerationError, MissingDependencyError, TaskError
-from arpo_verl.harness.loading import load_program
-from arpo_verl.harness.player import HarnessEpisodes
 from arpo_verl.plugin.dataset import read_task
 from arpo_verl.plugin.rows import SCREENSHOTS, GuiAgentOutput, shows_from
 from arpo_verl.plugin.sent_images import take_in
 from arpo_verl.plugin.settings import connect_pool, load_settings
 from arpo_verl.plugin.tool_calls import tool_parser
-from arpo_verl.pool.attempts import attempt_until_whole
-from arpo_verl.pool.desktop_pool import Session
 from arpo_verl.records.recorder import Recorder
-from arpo_verl.rollout.chat import ChatTokenizer
-from arpo_verl.rollout.conversation import TokenLimits
-from arpo_verl.rollout.episode import Episode, play_episode
-from arpo_verl.rollout.scoring import Score, score_episode
-from arpo_verl.rollout.sequence import Generated
 from arpo_verl.types import Task
 
 logger = logging.getLogger(__name__)

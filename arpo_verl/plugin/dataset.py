@@ -14,15 +14,15 @@ import torch
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
-from arpo_verl.config import build_config, require
+from arpo_verl.engines.upstream_patches import TASK_ORDER
 from arpo_verl.errors import ConfigError, TaskError
+from arpo_verl.lib.config import build_config, require
 from arpo_verl.plugin.resume import order_of, read_record, resumed_checkpoint
 from arpo_verl.plugin.settings import plain_section
 from arpo_verl.plugin.trainer_state import trainer_state
 from arpo_verl.tasks.frontier import Frontier, FrontierConfig
 from arpo_verl.tasks.selection import FRONTIER, TaskSelection, load_selected_tasks
 from arpo_verl.types import Task
-from arpo_verl.upstream_patches import TASK_ORDER
 
 DATA_SOURCE = "arpo_verl"
 
@@ -68,7 +68,7 @@ class TaskDataset(RLHFDataset):
         return len(self.tasks)
 
     def __getitem__(self, item: int) -> dict[str, Any]:
-        from arpo_verl.models.small import FAMILY
+        from arpo_verl.agent.models.small import FAMILY
 
         task = self.tasks[item]
         index = int(item)

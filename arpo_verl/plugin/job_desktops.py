@@ -10,7 +10,7 @@ import ray
 from arpo_verl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from arpo_verl.environments.config import EnvironmentConfig
+    from arpo_verl.desktops.config import EnvironmentConfig
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +30,8 @@ class JobDesktops:
     def __init__(self, environment: EnvironmentConfig | None) -> None:
         self._pool = None
         if environment is not None and ray.is_initialized():
-            from arpo_verl.pool.desktop_pool import DesktopPool
-            from arpo_verl.pool.placement import check_cluster
+            from arpo_verl.desktops.pool.desktop_pool import DesktopPool
+            from arpo_verl.desktops.pool.placement import check_cluster
 
             check_cluster(environment, ray.nodes())
             self._pool = DesktopPool.connect(environment)

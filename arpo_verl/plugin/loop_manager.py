@@ -21,16 +21,16 @@ from omegaconf import OmegaConf
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
+from arpo_verl.engines.upstream_patches import EQUAL_LENGTHS, IMAGE_CACHES, ROLLOUT_CORRECTION
+from arpo_verl.engines.vllm.images import OPTION as IMAGE_CACHE_OPTION
+from arpo_verl.lib.post_import import require_registered
 from arpo_verl.plugin.model_inputs import lazy_inputs
 from arpo_verl.plugin.prompts import EndedPrompt, FruitlessPrompts, LostSessions, Prompts
 from arpo_verl.plugin.queue import TensorDict, plain
 from arpo_verl.plugin.rows import SCREENSHOTS
 from arpo_verl.plugin.settings import connect_pool, load_settings
 from arpo_verl.plugin.trainer_state import trainer_state
-from arpo_verl.post_import import require_registered
-from arpo_verl.upstream_patches import EQUAL_LENGTHS, IMAGE_CACHES, ROLLOUT_CORRECTION
 from arpo_verl.versions import require_verl
-from arpo_verl.vllm_images import OPTION as IMAGE_CACHE_OPTION
 
 _Worker: Any = AgentLoopWorkerTQ.__ray_actor_class__  # type: ignore[attr-defined]  # the class under Ray's actor
 

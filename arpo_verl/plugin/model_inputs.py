@@ -10,11 +10,11 @@ from verl.experimental.agent_loop import AgentLoopWorker
 from verl.utils import get_processor_token_id, hf_processor, hf_tokenizer
 from verl.utils.fs import copy_to_local
 
+from arpo_verl.agent.rollout.vision import ImageGeometry
+from arpo_verl.engines.pixels import pixel_values
 from arpo_verl.errors import ConfigError, ReplayError
-from arpo_verl.images import image_size
-from arpo_verl.pixels import pixel_values
+from arpo_verl.lib.images import image_size
 from arpo_verl.plugin.settings import PolicyFiles
-from arpo_verl.rollout.vision import ImageGeometry
 
 
 class ModelInputs(AgentLoopWorker):

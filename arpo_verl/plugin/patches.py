@@ -1,4 +1,4 @@
-"""Replace veRL's functions where it has no plugin point; `upstream_patches.py` says which and why."""
+"""Replace veRL's functions where it has no plugin point; `engines/upstream_patches.py` says which and why."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from arpo_verl.engines.upstream_patches import EQUAL_LENGTHS, ROLLOUT_CORRECTION, TASK_ORDER
 from arpo_verl.replay.labels import labelled_rows
-from arpo_verl.upstream_patches import EQUAL_LENGTHS, ROLLOUT_CORRECTION, TASK_ORDER
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from typing import Any
 import ray
 from ray.actor import ActorHandle
 
+from arpo_verl.desktops.pool.desktop_pool import DesktopPool
 from arpo_verl.plugin.queue import TensorDict
 from arpo_verl.plugin.run_watch import GO_ON, Lasting, RunWatch, in_words
-from arpo_verl.pool.desktop_pool import DesktopPool
 
 FRUITLESS_BATCHES = 3
 """Batches' worth of useless prompts in a row after which the run ends. Such a cause does not go away by itself, and the

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from omegaconf import DictConfig, OmegaConf
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.files import write_whole
+from arpo_verl.lib.files import write_whole
+from arpo_verl.lib.untrusted import MOST_JSON_BYTES, parse_json, printable, read_regular
 from arpo_verl.records.layout import LATEST_CHECKPOINT
 from arpo_verl.replay.rules import task_content
 from arpo_verl.types import Task
-from arpo_verl.untrusted import MOST_JSON_BYTES, parse_json, printable, read_regular
 from arpo_verl.versions import __version__
 
 if TYPE_CHECKING:

@@ -18,8 +18,9 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from arpo_verl.errors import ArpoError
-from arpo_verl.files import explain_refusal
-from arpo_verl.own_ray import settle_ray_token, start_ray
+from arpo_verl.lib.files import explain_refusal
+from arpo_verl.lib.own_ray import settle_ray_token, start_ray
+from arpo_verl.lib.untrusted import printable_lines
 from arpo_verl.plugin.recipe.checks import check_recipe, joins_cluster
 from arpo_verl.plugin.recipe.footprint import describe_schedule, estimate_recipe
 from arpo_verl.plugin.recipe.options import training_steps
@@ -33,7 +34,6 @@ from arpo_verl.records.run_lock import hold_run
 from arpo_verl.records.run_summary import format_summary, summarize_run
 from arpo_verl.records.starts import note_start
 from arpo_verl.records.step_lines import StepLines
-from arpo_verl.untrusted import printable_lines
 from arpo_verl.versions import describe_untested
 
 logger = logging.getLogger(__name__)

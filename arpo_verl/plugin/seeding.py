@@ -19,21 +19,21 @@ from typing import Any
 from omegaconf import DictConfig
 from PIL import Image
 
-from arpo_verl.config import build_config
+from arpo_verl.agent.harness.token_chat import ParseCalls
+from arpo_verl.agent.rollout.chat import ChatTokenizer
+from arpo_verl.agent.rollout.config import GuiAgentConfig
+from arpo_verl.agent.rollout.conversation import TokenConversation, TokenLimits
+from arpo_verl.agent.rollout.scoring import EXTRA
+from arpo_verl.agent.rollout.sequence import EpisodeSequence, Generated
 from arpo_verl.errors import ActionError, ArpoError, ReplayError
-from arpo_verl.harness.recorded import HarnessRecords, RecordedRows
-from arpo_verl.harness.token_chat import ParseCalls
+from arpo_verl.lib.config import build_config
 from arpo_verl.plugin.settings import plain_section
+from arpo_verl.records.harness_rows import HarnessRecords, RecordedRows
 from arpo_verl.records.recorded import RecordedEpisode
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.store.persistence import Fingerprint
 from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.replay.trajectory import StoredRow, StoredTrajectory
-from arpo_verl.rollout.chat import ChatTokenizer
-from arpo_verl.rollout.config import GuiAgentConfig
-from arpo_verl.rollout.conversation import TokenConversation, TokenLimits
-from arpo_verl.rollout.scoring import EXTRA
-from arpo_verl.rollout.sequence import EpisodeSequence, Generated
 from arpo_verl.types import Size, Task
 
 logger = logging.getLogger(__name__)

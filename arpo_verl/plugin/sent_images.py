@@ -12,8 +12,8 @@ from uuid import UUID
 
 import ray
 
-from arpo_verl.images import LazyImage, content_id
-from arpo_verl.rollout.episode import decode_in_thread
+from arpo_verl.agent.rollout.episode import decode_in_thread
+from arpo_verl.lib.images import LazyImage, content_id
 from arpo_verl.types import Observation, Size
 
 
@@ -46,7 +46,7 @@ async def take_in(observation: Observation) -> SentImage:
     """Take a desktop's screenshot: decode it beside the event loop to check that it is whole, and drop the pixels.
 
     Raises:
-        DesktopLostError: see `arpo_verl.rollout.vision.decode_screenshot`.
+        DesktopLostError: see `arpo_verl.agent.rollout.vision.decode_screenshot`.
     """
     image = await decode_in_thread(observation)
     return SentImage(observation.screenshot, Size(*image.size))

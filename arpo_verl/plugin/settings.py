@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from arpo_verl.config import build_config, one_of, require
-from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.agent.rollout.config import GuiAgentConfig
+from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError
+from arpo_verl.lib.config import build_config, one_of, require
 from arpo_verl.reward import compute_score
-from arpo_verl.rollout.config import GuiAgentConfig
 
 if TYPE_CHECKING:
-    from arpo_verl.pool.desktop_pool import DesktopPool
-    from arpo_verl.rollout.chat import ChatTokenizer
+    from arpo_verl.agent.rollout.chat import ChatTokenizer
+    from arpo_verl.desktops.pool.desktop_pool import DesktopPool
 
 TOKENS, EQUAL = EPISODE_WEIGHTS = ("tokens", "equal")
 
@@ -127,7 +127,7 @@ def _load(sections_json: str) -> LoopSettings:
 
 @functools.lru_cache(maxsize=8)
 def _connect(job_id: str, sections_json: str) -> DesktopPool:
-    from arpo_verl.pool.desktop_pool import DesktopPool
+    from arpo_verl.desktops.pool.desktop_pool import DesktopPool
 
     return DesktopPool.connect(
         build_config(EnvironmentConfig, "environment", json.loads(sections_json).get("environment"))
@@ -164,7 +164,7 @@ def chat_tokenizer(
     """
     from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
-    from arpo_verl.rollout.chat import ChatTokenizer
+    from arpo_verl.agent.rollout.chat import ChatTokenizer
 
     kwargs = dict(mm_processor_kwargs or {})
     builder = create_continuous_token_builder(

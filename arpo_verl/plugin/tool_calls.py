@@ -9,10 +9,10 @@ from typing import Any
 from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.tools.schemas import OpenAIFunctionToolSchema
 
+from arpo_verl.agent.harness.chat_completions import Function, ToolCall
+from arpo_verl.agent.harness.token_chat import ParseCalls
 from arpo_verl.errors import ConfigError
-from arpo_verl.harness.chat_completions import Function, ToolCall
-from arpo_verl.harness.token_chat import ParseCalls
-from arpo_verl.untrusted import encodable
+from arpo_verl.lib.untrusted import encodable
 
 
 def tool_parser(rollout: Any, tokenizer: Any) -> ParseCalls:

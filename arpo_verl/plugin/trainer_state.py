@@ -20,9 +20,10 @@ from typing import Annotated, Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from arpo_verl.config import ConfigT, build_config, check_fields, number, whole
-from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.agent.rollout.config import GuiAgentConfig
+from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError
+from arpo_verl.lib.config import ConfigT, build_config, check_fields, number, whole
 from arpo_verl.plugin.run_watch import RUN_DIR_VARIABLE, RunWatch
 from arpo_verl.plugin.settings import PolicyFiles, plain_section
 from arpo_verl.records.run_records import GroupLog
@@ -31,7 +32,6 @@ from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.methods import load_method
 from arpo_verl.replay.methods.base import ReplayMethod
 from arpo_verl.replay.rules import reward_function
-from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.tasks.frontier import Frontier
 
 logger = logging.getLogger(__name__)

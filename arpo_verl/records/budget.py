@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from arpo_verl.file_lock import FileLock, LockedError, NoLocksError
+from arpo_verl.lib.file_lock import FileLock, LockedError, NoLocksError
 from arpo_verl.records.episode_file import read_episode
 from arpo_verl.records.layout import is_screenshot, step_of
 from arpo_verl.records.listing import StepListings

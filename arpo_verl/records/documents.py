@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from arpo_verl.agent.rollout.episode import Episode, Turn
+from arpo_verl.agent.rollout.scoring import Score
+from arpo_verl.agent.rollout.sequence import EpisodeSequence, Generated
 from arpo_verl.records.layout import screenshot_name, step_folder
 from arpo_verl.replay.rules import task_content
-from arpo_verl.rollout.episode import Episode, Turn
-from arpo_verl.rollout.scoring import Score
-from arpo_verl.rollout.sequence import EpisodeSequence, Generated
 from arpo_verl.types import Action, EpisodeId, Task
 
 

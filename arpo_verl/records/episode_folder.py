@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from arpo_verl.files import replace_directory, write_whole
+from arpo_verl.lib.files import replace_directory, write_whole
 from arpo_verl.records.documents import EpisodeRecord
 from arpo_verl.records.episode_file import read_episode
 from arpo_verl.records.layout import (

@@ -9,9 +9,9 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from arpo_verl.lib.untrusted import printable
 from arpo_verl.records.json_files import Number, append_objects, read_lines
 from arpo_verl.records.layout import FAULTS_FILE
-from arpo_verl.untrusted import printable
 
 
 @dataclass(frozen=True)

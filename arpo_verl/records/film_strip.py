@@ -12,10 +12,10 @@ from pathlib import Path
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from arpo_verl.errors import ImageError
-from arpo_verl.images import MAX_BYTES, read_image
+from arpo_verl.lib.images import MAX_BYTES, read_image
+from arpo_verl.lib.untrusted import read_regular
 from arpo_verl.records.episode_file import RecordedAction, read_episode
 from arpo_verl.records.layout import screenshot_names
-from arpo_verl.untrusted import read_regular
 
 MOST_FRAMES = 100
 """Most frames of a GIF: a frame takes a tenth of a second to make, and 50 kB."""

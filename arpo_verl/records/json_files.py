@@ -10,8 +10,8 @@ from typing import Annotated, Any, BinaryIO, Generic, TypeVar
 
 import msgspec
 
-from arpo_verl import untrusted
-from arpo_verl.untrusted import MOST_JSON_BYTES, open_regular, read_regular
+from arpo_verl.lib import untrusted
+from arpo_verl.lib.untrusted import MOST_JSON_BYTES, open_regular, read_regular
 
 _LARGEST = 1e100
 """Largest number that we accept: no measurement of a run comes near it, and sums stay finite."""

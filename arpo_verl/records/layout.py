@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from arpo_verl.untrusted import read_regular
+from arpo_verl.lib.untrusted import read_regular
 
 METRICS_FILE = "metrics.jsonl"
 """veRL writes this; the files of earlier starts are beside it, see `records.metrics`."""

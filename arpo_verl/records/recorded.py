@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 from PIL import Image
 
+from arpo_verl.agent.rollout.sequence import Generated
+from arpo_verl.agent.rollout.vision import decode_screenshot
 from arpo_verl.errors import ReplayError
-from arpo_verl.images import MAX_BYTES
+from arpo_verl.lib.images import MAX_BYTES
+from arpo_verl.lib.untrusted import read_regular
 from arpo_verl.records.json_files import Count, Number, read_json
 from arpo_verl.records.layout import EPISODE_FILE, HIDDEN, TOKENS_FILE, is_screenshot
-from arpo_verl.rollout.sequence import Generated
-from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.types import Size
-from arpo_verl.untrusted import read_regular
 
 logger = logging.getLogger(__name__)
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from arpo_verl.agent.rollout.config import FAILURES_AND_REPLAYS, GuiAgentConfig
+from arpo_verl.agent.rollout.episode import Episode, Turn
+from arpo_verl.agent.rollout.scoring import Score
 from arpo_verl.records.budget import BudgetKeeper, budget_keeper
 from arpo_verl.records.documents import EpisodeRecord, folder_of, id_of_row, live_document
 from arpo_verl.records.episode_folder import EpisodeFolder
-from arpo_verl.rollout.config import FAILURES_AND_REPLAYS, GuiAgentConfig
-from arpo_verl.rollout.episode import Episode, Turn
-from arpo_verl.rollout.scoring import Score
 from arpo_verl.types import EpisodeId, Task
 
 logger = logging.getLogger(__name__)

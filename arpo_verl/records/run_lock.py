@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.file_lock import FileLock, LockedError, NoLocksError
+from arpo_verl.lib.file_lock import FileLock, LockedError, NoLocksError
 
 logger = logging.getLogger(__name__)
 

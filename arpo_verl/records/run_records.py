@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from arpo_verl.agent.rollout.config import FAILURES_AND_REPLAYS, GuiAgentConfig
 from arpo_verl.errors import ImageError
 from arpo_verl.records.documents import folder_of
 from arpo_verl.records.episode_folder import add_missing_screenshots, remove_finished, remove_unfinished
@@ -23,7 +24,6 @@ from arpo_verl.replay.choice import Group, episode_of, session_of, uid_of
 from arpo_verl.replay.labels import RowLabel
 from arpo_verl.replay.store.encoding import as_png
 from arpo_verl.replay.trajectory import StoredTrajectory
-from arpo_verl.rollout.config import FAILURES_AND_REPLAYS, GuiAgentConfig
 from arpo_verl.tasks.frontier import TaskEstimate
 from arpo_verl.types import EpisodeId
 

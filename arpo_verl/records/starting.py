@@ -7,8 +7,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from arpo_verl.lib.untrusted import open_regular
 from arpo_verl.records.layout import METRICS_FILE, OUTPUT_FILE, POOL_FILE, STARTS_FILE, TRAJECTORIES, step_of
-from arpo_verl.untrusted import open_regular
 
 LAST_LINES = 40
 _TAIL_BYTES = 64 << 10

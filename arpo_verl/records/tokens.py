@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from arpo_verl.lib.untrusted import MOST_JSON_BYTES, read_regular
 from arpo_verl.records.json_files import Number, T, read_json, read_line
 from arpo_verl.records.layout import LOG_PROBS_FILE, TOKENS_FILE
-from arpo_verl.untrusted import MOST_JSON_BYTES, read_regular
 
 _MOST_TOKENS = 50_000
 """Most tokens of an episode: a browser draws each as an element, one reply at a time."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-from arpo_verl.models.family import FULL
+from arpo_verl.agent.models.family import FULL
+from arpo_verl.agent.rollout.config import GuiAgentConfig
 from arpo_verl.replay.store.persistence import Fingerprint
-from arpo_verl.rollout.config import GuiAgentConfig
 
 
 def model_fingerprint(

@@ -14,9 +14,9 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.images import read_image
+from arpo_verl.lib.images import read_image
+from arpo_verl.lib.untrusted import printable
 from arpo_verl.replay.trajectory import StoredRow, StoredTrajectory
-from arpo_verl.untrusted import printable
 
 NO_GAIN = "no_gain"
 """Counts failed groups that get no replay, since none of their task's successes has a reward above theirs."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
 
-from arpo_verl.environments.osworld import bundle_steps
+from arpo_verl.desktops.osworld import bundle_steps
 from arpo_verl.tasks.signatures import LIST, NUMBER, TEXT, Use, use_of, use_of_call
 
 logger = logging.getLogger(__name__)

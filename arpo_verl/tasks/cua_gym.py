@@ -22,9 +22,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from arpo_verl.environments.osworld.bundle_steps import REWARD_PROGRAM
+from arpo_verl.desktops.osworld.bundle_steps import REWARD_PROGRAM
 from arpo_verl.errors import TaskError
-from arpo_verl.untrusted import parse_json, read_regular
+from arpo_verl.lib.untrusted import parse_json, read_regular
 
 FIRST_PORT = 8100
 MAX_FILE_BYTES = 16 << 20

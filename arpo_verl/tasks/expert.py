@@ -12,10 +12,10 @@ import json
 from functools import lru_cache
 from pathlib import Path
 
-from arpo_verl.actions.reply import Reply
-from arpo_verl.actions.ui_tars import parse_reply
-from arpo_verl.config import did_you_mean
+from arpo_verl.agent.actions.reply import Reply
+from arpo_verl.agent.actions.ui_tars import parse_reply
 from arpo_verl.errors import TaskError
+from arpo_verl.lib.config import did_you_mean
 from arpo_verl.tasks.loader import EMBEDDED, EMBEDDED_LONG
 from arpo_verl.types import Size
 

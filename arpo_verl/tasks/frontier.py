@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from arpo_verl.config import check_fields, number
-from arpo_verl.intervals import wilson_interval
+from arpo_verl.lib.config import check_fields, number
+from arpo_verl.lib.intervals import wilson_interval
 
 PRIOR = 0.5
 """Each task begins with so many successes and failures: Jeffreys' prior, which expects most rates near 0 or 1."""

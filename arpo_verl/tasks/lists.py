@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from arpo_verl.config import did_you_mean
 from arpo_verl.errors import TaskError
-from arpo_verl.files import write_whole
+from arpo_verl.lib.config import did_you_mean
+from arpo_verl.lib.files import write_whole
+from arpo_verl.lib.untrusted import read_regular
 from arpo_verl.types import Task
-from arpo_verl.untrusted import read_regular
 
 
 def of_domains(tasks: Sequence[Task], domains: Sequence[str]) -> list[Task]:

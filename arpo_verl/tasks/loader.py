@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from arpo_verl.config import did_you_mean
 from arpo_verl.errors import TaskError
+from arpo_verl.lib.config import did_you_mean
+from arpo_verl.lib.untrusted import MOST_DIGITS, MOST_JSON_BYTES, parse_json, printable, read_text
 from arpo_verl.tasks.catalogue import installed_catalogue
 from arpo_verl.tasks.schema import problems_of
 from arpo_verl.tasks.sources import source_tasks, split_source
 from arpo_verl.types import Task
-from arpo_verl.untrusted import MOST_DIGITS, MOST_JSON_BYTES, parse_json, printable, read_text
 
 logger = logging.getLogger(__name__)
 

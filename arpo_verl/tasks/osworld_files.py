@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from arpo_verl.errors import FetchError
-from arpo_verl.files import write_whole
+from arpo_verl.lib.files import write_whole
+from arpo_verl.lib.untrusted import open_regular, read_regular
 from arpo_verl.tasks.schema import problems_of
-from arpo_verl.untrusted import open_regular, read_regular
 from arpo_verl.versions import OSWORLD_ARCHIVE, OSWORLD_COMMIT
 
 INDEX = "test_all.json"

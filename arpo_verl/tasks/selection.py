@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from arpo_verl.config import build_config, check_fields, did_you_mean, one_of, require, truth, whole
 from arpo_verl.errors import TaskError
+from arpo_verl.lib.config import build_config, check_fields, did_you_mean, one_of, require, truth, whole
 from arpo_verl.tasks.frontier import FrontierConfig
 from arpo_verl.tasks.loader import TaskPath, load_tasks
 from arpo_verl.types import Task

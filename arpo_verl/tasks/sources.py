@@ -20,8 +20,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from arpo_verl.config import did_you_mean
 from arpo_verl.errors import ArpoError, TaskError
+from arpo_verl.lib.config import did_you_mean
 from arpo_verl.types import Task
 
 GROUP = "arpo_verl.tasks"

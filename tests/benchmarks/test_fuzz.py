@@ -13,7 +13,7 @@ pytest.importorskip("atheris")
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PLANTED = """
-from arpo_verl.actions.keys import parse_keys
+from arpo_verl.agent.actions.keys import parse_keys
 from arpo_verl.errors import ActionParseError
 SNIPPETS, WORDS = ("ctrl c",), ("ctrl", "alt")
 

@@ -25,8 +25,8 @@ def loaded(policy_folder):
 
 @pytest.fixture(scope="session")
 def chat(loaded):
-    from arpo_verl.rollout.chat import ChatTokenizer
-    from arpo_verl.rollout.template_builder import TemplateBuilder
+    from arpo_verl.agent.rollout.chat import ChatTokenizer
+    from arpo_verl.agent.rollout.template_builder import TemplateBuilder
 
     return ChatTokenizer.from_processor(*loaded, TemplateBuilder(loaded[1]))
 

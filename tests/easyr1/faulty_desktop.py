@@ -4,7 +4,7 @@ import itertools
 import os
 from dataclasses import replace
 
-from arpo_verl.environments.osworld.environment import OSWorldEnvironment
+from arpo_verl.desktops.osworld.environment import OSWorldEnvironment
 from arpo_verl.errors import EvaluatorError
 
 COUNTED = "EASYR1_TEST_VERDICTS"

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from arpo_verl.policy.shipped import write_shipped
+from arpo_verl.tools.policy.shipped import write_shipped
 
 
 def write_policy(name: str, folder: Path) -> None:

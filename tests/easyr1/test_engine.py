@@ -12,10 +12,10 @@ require_easyr1()
 from verl.protocol import DataProto  # noqa: E402
 from verl.workers.rollout.vllm_rollout_spmd import vLLMRollout  # noqa: E402
 
+from arpo_verl.agent.models.messages import screenshot_message  # noqa: E402
 from arpo_verl.easyr1.engine import TurnEngine  # noqa: E402
 from arpo_verl.easyr1.images import shows_files  # noqa: E402
 from arpo_verl.errors import GenerationError  # noqa: E402
-from arpo_verl.models.messages import screenshot_message  # noqa: E402
 from arpo_verl.types import Observation, Size  # noqa: E402
 
 

@@ -9,15 +9,15 @@ from support.replay_trajectories import stored
 
 require_easyr1()
 
+from arpo_verl.agent.rollout.conversation import TokenLimits  # noqa: E402
+from arpo_verl.agent.rollout.episode import Episode  # noqa: E402
+from arpo_verl.agent.rollout.scoring import Score  # noqa: E402
+from arpo_verl.agent.rollout.sequence import EpisodeSequence  # noqa: E402
 from arpo_verl.easyr1.episodes import Played  # noqa: E402
 from arpo_verl.easyr1.replayer import Replayer  # noqa: E402
 from arpo_verl.easyr1.settings import split_config  # noqa: E402
 from arpo_verl.records.run_records import GroupLog  # noqa: E402
 from arpo_verl.replay.rules import task_content  # noqa: E402
-from arpo_verl.rollout.conversation import TokenLimits  # noqa: E402
-from arpo_verl.rollout.episode import Episode  # noqa: E402
-from arpo_verl.rollout.scoring import Score  # noqa: E402
-from arpo_verl.rollout.sequence import EpisodeSequence  # noqa: E402
 from arpo_verl.types import Size, StopReason, Task  # noqa: E402
 
 

@@ -13,11 +13,11 @@ require_easyr1()
 from verl.utils.dataset import process_image  # noqa: E402
 from verl.workers.fsdp_workers import FSDPWorker  # noqa: E402
 
+from arpo_verl.agent.models.messages import screenshot_message  # noqa: E402
 from arpo_verl.easyr1.images import bounded_geometry, model_file  # noqa: E402
 from arpo_verl.easyr1.rows import Row, make_batch  # noqa: E402
 from arpo_verl.errors import ConfigError, ReplayError  # noqa: E402
-from arpo_verl.images import image_size, read_image  # noqa: E402
-from arpo_verl.models.messages import screenshot_message  # noqa: E402
+from arpo_verl.lib.images import image_size, read_image  # noqa: E402
 from arpo_verl.types import Size  # noqa: E402
 
 SCREEN = Size(640, 480)

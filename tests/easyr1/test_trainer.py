@@ -13,18 +13,18 @@ require_easyr1()
 from easyr1.cpu_worker import LOG, CpuWorker  # noqa: E402
 from easyr1.test_fit import OPTIONS  # noqa: E402
 
+from arpo_verl.agent.models.messages import screenshot_message  # noqa: E402
+from arpo_verl.agent.rollout.episode import Episode  # noqa: E402
+from arpo_verl.agent.rollout.scoring import Score  # noqa: E402
+from arpo_verl.agent.rollout.sequence import EpisodeSequence  # noqa: E402
 from arpo_verl.easyr1 import stock  # noqa: E402
 from arpo_verl.easyr1.command import stock_config  # noqa: E402
 from arpo_verl.easyr1.episodes import Played  # noqa: E402
 from arpo_verl.easyr1.images import shows_files  # noqa: E402
 from arpo_verl.easyr1.settings import read_config  # noqa: E402
 from arpo_verl.easyr1.trainer import ArpoTrainer, checkpoints_until, task_loader  # noqa: E402
-from arpo_verl.models.messages import screenshot_message  # noqa: E402
 from arpo_verl.records.layout import GROUPS_FILE, step_folder  # noqa: E402
 from arpo_verl.records.metrics import MetricsFiles  # noqa: E402
-from arpo_verl.rollout.episode import Episode  # noqa: E402
-from arpo_verl.rollout.scoring import Score  # noqa: E402
-from arpo_verl.rollout.sequence import EpisodeSequence  # noqa: E402
 from arpo_verl.tasks.loader import shipped_ids  # noqa: E402
 from arpo_verl.tasks.selection import load_selected_tasks  # noqa: E402
 from arpo_verl.types import Observation, Size, StopReason  # noqa: E402

@@ -12,13 +12,13 @@ from easyr1.cpu_worker import LOG, CpuWorker  # noqa: E402
 from easyr1.test_fit import OPTIONS  # noqa: E402
 from verl.trainer.ray_trainer import compute_advantage  # noqa: E402
 
+from arpo_verl.agent.models.family import load_family  # noqa: E402
 from arpo_verl.easyr1.command import stock_config  # noqa: E402
 from arpo_verl.easyr1.engine import TurnEngine  # noqa: E402
 from arpo_verl.easyr1.estimator import register_estimator  # noqa: E402
 from arpo_verl.easyr1.images import FILE, shows_files  # noqa: E402
 from arpo_verl.easyr1.rows import Row, make_batch  # noqa: E402
 from arpo_verl.easyr1.settings import read_config  # noqa: E402
-from arpo_verl.models.family import load_family  # noqa: E402
 from arpo_verl.records.run_records import GroupLog  # noqa: E402
 from arpo_verl.replay.config import ReplayConfig  # noqa: E402
 from arpo_verl.types import Observation, Size  # noqa: E402

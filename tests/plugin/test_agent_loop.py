@@ -8,7 +8,7 @@ from support.loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine,
 from support.made_pixels import made
 from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 
-from arpo_verl.environments.fake import FakeScript
+from arpo_verl.desktops.fake import FakeScript
 from arpo_verl.errors import ConfigError, DesktopError, DesktopLostError, GenerationError, TaskError
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.types import Click, Finish, Point
@@ -19,9 +19,9 @@ SCREENSHOT_TOKENS = 117
 
 def conversation(policy, replies, screenshots):
     """The whole conversation as the processor itself renders and tokenizes it, images and all."""
-    from arpo_verl.models.family import load_family
-    from arpo_verl.models.messages import reply_message, screenshot_message
-    from arpo_verl.rollout.vision import decode_screenshot
+    from arpo_verl.agent.models.family import load_family
+    from arpo_verl.agent.models.messages import reply_message, screenshot_message
+    from arpo_verl.agent.rollout.vision import decode_screenshot
 
     messages = load_family("small").opening(ROW["extra_info"]["instruction"], "English", ())
     for reply in replies:
@@ -221,7 +221,7 @@ def test_after_the_last_attempt_nothing_is_scored(policy, tokenizer):
 
 
 def test_a_screenshot_that_is_no_image_is_a_fault_of_the_desktop(policy, tokenizer, monkeypatch):
-    from arpo_verl.environments.fake import FakeEnvironment
+    from arpo_verl.desktops.fake import FakeEnvironment
     from arpo_verl.types import Observation
 
     monkeypatch.setattr(FakeEnvironment, "_look", lambda self: Observation(b"<html>"))

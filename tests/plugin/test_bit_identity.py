@@ -7,12 +7,12 @@ import torch
 from PIL import Image, ImageDraw
 from support.made_pixels import made
 
+from arpo_verl.agent.rollout.vision import decode_screenshot
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.rows import rebuild_rows
 from arpo_verl.replay.store.persistence import Fingerprint, load_store, save_store
 from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.replay.trajectory import StoredTrajectory
-from arpo_verl.rollout.vision import decode_screenshot
 
 MAX_PIXELS = 2_116_800
 

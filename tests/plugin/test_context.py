@@ -5,11 +5,11 @@ import itertools
 import pytest
 from support.loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine, play, recipe
 
+from arpo_verl.agent.models.family import load_family
+from arpo_verl.agent.models.messages import reply_message, screenshot_message
+from arpo_verl.agent.rollout.config import GuiAgentConfig
+from arpo_verl.agent.rollout.vision import decode_screenshot
 from arpo_verl.errors import ConfigError, GenerationError
-from arpo_verl.models.family import load_family
-from arpo_verl.models.messages import reply_message, screenshot_message
-from arpo_verl.rollout.config import GuiAgentConfig
-from arpo_verl.rollout.vision import decode_screenshot
 
 REPLIES = [f"Thought: {word}.\n{MISS}" for word in ("one", "two", "three", "four", "five")] + [DONE]
 LONG = {"max_steps": 8, "max_screenshots": None}

@@ -8,7 +8,7 @@ import sys
 import pytest
 from support import ROOT
 
-from arpo_verl.upstream_patches import all_patches
+from arpo_verl.engines.upstream_patches import all_patches
 
 pytestmark = pytest.mark.release
 PATCHED = {f"{patch.module}.{name}": key for key, patch in all_patches().items() for name in patch.names}

@@ -7,7 +7,7 @@ import pytest
 import ray
 from ray.exceptions import ActorDiedError
 
-from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError
 from arpo_verl.plugin.job_desktops import JobDesktops
 

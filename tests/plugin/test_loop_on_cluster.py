@@ -23,12 +23,12 @@ from ray.cluster_utils import Cluster
 from support.local_ray import in_a_few_attempts
 from support.loop_harness import DONE, HIT, ROW, ScriptedEngine, make_loop, recipe
 
-from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.desktops.config import EnvironmentConfig
+from arpo_verl.desktops.pool.desktop_pool import DesktopPool
 from arpo_verl.errors import ConfigError, HostLostError
-from arpo_verl.own_ray import PATIENCE
+from arpo_verl.lib.own_ray import PATIENCE
 from arpo_verl.plugin.run_folder import require_same_packages, require_shared
 from arpo_verl.plugin.settings import connect_pool
-from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.tasks.expert import expert_replies
 from arpo_verl.tasks.loader import load_tasks
 from arpo_verl.types import Task

@@ -10,19 +10,19 @@ import verl
 from support import ROOT
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
+from arpo_verl.agent.rollout.scoring import EXTRA
+from arpo_verl.desktops.pool.metrics import SLOW_HOST_STEPS, LeaseReport, PoolMetrics
+from arpo_verl.desktops.pool.pool_actor import GAUGES
 from arpo_verl.plugin.dataset import DATA_SOURCE
 from arpo_verl.plugin.step_metrics import SCORED_METRICS, staleness_without
-from arpo_verl.pool.metrics import SLOW_HOST_STEPS, LeaseReport, PoolMetrics
-from arpo_verl.pool.pool_actor import GAUGES
 from arpo_verl.records import metric_names
 from arpo_verl.records.metric_names import RATIOS, TABLES, TIMES, WITHOUT_REPLAYS, labels
 from arpo_verl.replay.distance import ratio_metrics
-from arpo_verl.rollout.scoring import EXTRA
 from arpo_verl.types import StopReason
 
 NAME = re.compile(r"[a-z]\w*(/[\w*]+)+")
 # They read metrics, or write files of such names. The pool puts its names together, and is asked for them.
-NOT_WRITTEN_IN = ("viewer/", "records/", "vm/", "pool/metrics.py")
+NOT_WRITTEN_IN = ("tools/viewer/", "records/", "desktops/vm/", "desktops/pool/metrics.py")
 WITHOUT = "replay/without/"
 NAMES = {name: re.compile(re.sub("[A-Z]+", r"[^/]+", re.escape(name))) for table in TABLES for name in table}
 

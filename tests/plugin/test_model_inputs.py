@@ -6,10 +6,10 @@ import pytest
 from verl.utils import hf_processor, hf_tokenizer
 from verl.workers.config import HFModelConfig
 
+from arpo_verl.agent.rollout.config import GuiAgentConfig
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.settings import PolicyFiles
 from arpo_verl.replay.fingerprint import model_fingerprint
-from arpo_verl.rollout.config import GuiAgentConfig
 
 COMPACT = GuiAgentConfig(model_family="small")
 

@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 from support.loop_harness import DONE, HIT, ROW, FakePool, ScriptedEngine, play, recipe
 
-from arpo_verl.environments.fake import FakeScript
+from arpo_verl.desktops.fake import FakeScript
 from arpo_verl.plugin import rows
 from arpo_verl.replay.choice import form_groups
 from arpo_verl.replay.config import ReplayConfig

@@ -15,8 +15,8 @@ from verl.utils import tensordict_utils
 from verl.workers import engine_workers
 from verl.workers.engine import base
 
+from arpo_verl.engines.pixels import LazyPixels
 from arpo_verl.errors import PatchLostError
-from arpo_verl.pixels import LazyPixels
 from arpo_verl.plugin.loop_manager import GuiAgentLoopManager
 
 # Loaded before arpo_verl's plugin, as any other plugin may be.
@@ -31,8 +31,8 @@ from verl.workers.engine import base
 IN_PLACE = """
 import verl, another_plugin
 from another_plugin import base, engine_workers, trainer_base
-from arpo_verl import cpu
-from arpo_verl.upstream_patches import EQUAL_LENGTHS, PROCESS_GROUP, ROLLOUT_CORRECTION
+from arpo_verl.engines import cpu
+from arpo_verl.engines.upstream_patches import EQUAL_LENGTHS, PROCESS_GROUP, ROLLOUT_CORRECTION
 assert not hasattr(another_plugin.initialize, "__wrapped__"), "it came before the plugin"
 cpu.register()
 for patch in (EQUAL_LENGTHS, PROCESS_GROUP, ROLLOUT_CORRECTION):

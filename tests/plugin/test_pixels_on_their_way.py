@@ -16,14 +16,14 @@ from verl.utils.model import extract_multi_modal_inputs
 from verl.utils.transferqueue_utils import _meta_to_realdata
 from verl.workers.engine.utils import prepare_micro_batches
 
-from arpo_verl import pixels
-from arpo_verl.cli.composing import compose_recipe
-from arpo_verl.footprint import MANAGER
-from arpo_verl.pixels import LazyPixels
+from arpo_verl.engines import pixels
+from arpo_verl.engines.footprint import MANAGER
+from arpo_verl.engines.pixels import LazyPixels
 from arpo_verl.plugin.loop_manager import GuiAgentLoopWorker
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.queue import plain
 from arpo_verl.plugin.rows import read_outcomes, read_trajectories, rebuild_rows
+from arpo_verl.tools.cli.composing import compose_recipe
 
 SEEDS = (1, 2, 3, 4)
 IMAGES = ("pixel_values", "image_grid_thw", "images_seqlens")
@@ -109,7 +109,7 @@ def test_a_replayed_row_makes_no_pixel_where_it_is_rebuilt(rollouts, put, policy
 @ray.remote
 def make_twice(data: TensorDict) -> tuple[int, list[torch.Tensor]]:
     """As a training process scores its rows and updates by them: how many screenshots it processed, and what came."""
-    from arpo_verl import pixels
+    from arpo_verl.engines import pixels
 
     seen, resized = [], pixels._Processor.resized
     pixels._Processor.resized = lambda self, screenshot: seen.append(screenshot) or resized(self, screenshot)

@@ -33,7 +33,7 @@ def test_every_name_is_registered_with_a_fresh_verl():
 
 @pytest.mark.release
 def test_without_the_cpu_platform_nothing_of_it_is_loaded():
-    probe = "import sys, verl; print([m for m in sys.modules if m.startswith('arpo_verl.cpu.')])"
+    probe = "import sys, verl; print([m for m in sys.modules if m.startswith('arpo_verl.engines.cpu.')])"
     result = run_fresh(probe, VERL_PLATFORM="")
     assert result.stdout.splitlines()[-1:] == ["[]"], result.stderr[-2000:]
 
@@ -41,14 +41,19 @@ def test_without_the_cpu_platform_nothing_of_it_is_loaded():
 @pytest.mark.release
 def test_a_failing_registration_is_told_at_error_level():
     # veRL itself would hide it: it logs a failing plugin at debug level only.
-    probe = "import sys; sys.modules['arpo_verl.cpu'] = None\nimport verl"
+    probe = "import sys; sys.modules['arpo_verl.engines.cpu'] = None\nimport verl"
     result = run_fresh(probe, VERL_PLATFORM="cpu")
     (line,) = result.stderr.splitlines()
-    assert "could not register with verl.plugin.platform: ModuleNotFoundError: import of arpo_verl.cpu halted" in line
+    assert (
+        "could not register with verl.plugin.platform: ModuleNotFoundError: import of arpo_verl.engines.cpu halted"
+        in line
+    )
 
 
 @pytest.mark.parametrize("command", [[], ["--help"], ["doctor", "--help"], ["summary", "--help"]])
 def test_the_command_line_explains_itself(command):
-    result = subprocess.run([sys.executable, "-m", "arpo_verl.cli.main", *command], capture_output=True, text=True)
+    result = subprocess.run(
+        [sys.executable, "-m", "arpo_verl.tools.cli.main", *command], capture_output=True, text=True
+    )
     assert result.returncode == (0 if command else 2)
     assert "usage: arpo-verl" in result.stdout + result.stderr

@@ -11,7 +11,7 @@ import pytest
 import ray
 from support.scripted_workers import FAIL, Play
 
-from arpo_verl.cpu.warm_workers import py_executable
+from arpo_verl.engines.cpu.warm_workers import py_executable
 from arpo_verl.errors import GenerationError
 from arpo_verl.plugin import prompts, settings
 from arpo_verl.plugin.prompts import FRUITLESS_BATCHES, EndedPrompt, FruitlessPrompts, LostSessions

@@ -1,4 +1,4 @@
-"""What `arpo_verl/footprint.py` counts of images: one copy where they wait, one in each process with them."""
+"""What `arpo_verl/engines/footprint.py` counts of images: one copy where they wait, one in each process with them."""
 
 import time
 
@@ -9,7 +9,7 @@ from support.made_pixels import made
 from tensordict import TensorDict
 from tensordict.tensorclass import NonTensorStack
 
-from arpo_verl.footprint import pixel_bytes, screenshot_tokens
+from arpo_verl.engines.footprint import pixel_bytes, screenshot_tokens
 from arpo_verl.plugin.recipe.footprint import model_shape
 from arpo_verl.types import Size
 

@@ -10,10 +10,10 @@ from support.loop_harness import FakePool, ScriptedEngine, play, recipe
 from support.made_pixels import made
 from support.tiny_qwen3_vl import build_qwen3_vl
 
-from arpo_verl.models.family import load_family
-from arpo_verl.models.messages import reply_message, screenshot_message
+from arpo_verl.agent.models.family import load_family
+from arpo_verl.agent.models.messages import reply_message, screenshot_message
+from arpo_verl.agent.rollout.vision import ImageGeometry, decode_screenshot
 from arpo_verl.plugin.model_inputs import ModelInputs
-from arpo_verl.rollout.vision import ImageGeometry, decode_screenshot
 from arpo_verl.types import Click, Fail, Finish, Move, Point, Scroll, Size
 
 pytestmark = needs_words

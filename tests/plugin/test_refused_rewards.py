@@ -10,7 +10,7 @@ from support.fake_pool import DONE, FakePool
 from support.loop_harness import ROW, ScriptedEngine, play, recipe
 from support.simulated_pool import Host, Simulation
 
-from arpo_verl.environments.fake import FakeEnvironment
+from arpo_verl.desktops.fake import FakeEnvironment
 from arpo_verl.errors import ConfigError, EndpointError, EvaluatorError, TaskError
 from arpo_verl.plugin import agent_loop
 from arpo_verl.plugin.job_desktops import JobDesktops

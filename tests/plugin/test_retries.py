@@ -8,14 +8,14 @@ import pytest
 from omegaconf import OmegaConf
 from support.loop_harness import DONE, HIT, FakePool, ScriptedEngine, play, recipe
 
-from arpo_verl.environments.fake import FakeScript
+from arpo_verl.desktops.fake import FakeScript
+from arpo_verl.desktops.pool import attempts
 from arpo_verl.errors import (
     DesktopBootError,
     DesktopSetupError,
     DesktopUnclearError,
     EvaluatorError,
 )
-from arpo_verl.pool import attempts
 
 
 @pytest.fixture

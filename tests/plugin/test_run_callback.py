@@ -18,15 +18,15 @@ from support import ROOT
 from support.composed import compose_in, compose_recipe
 from support.run_holder import start_holder
 
-from arpo_verl.cli.trainer_process import FAILED
-from arpo_verl.files import check_place
-from arpo_verl.own_ray import RAY_AUTH, settle_ray_token, start_ray
+from arpo_verl.lib.files import check_place
+from arpo_verl.lib.own_ray import RAY_AUTH, settle_ray_token, start_ray
 from arpo_verl.plugin import run_callback
 from arpo_verl.plugin.run_callback import RAY_JOB_CONFIG, RunCallback, hand_to_ray_workers
 from arpo_verl.plugin.settings import load_settings
 from arpo_verl.records.faults import note_fault, read_faults
 from arpo_verl.records.starts import read_starts
 from arpo_verl.records.step_lines import StepLines
+from arpo_verl.tools.cli.trainer_process import FAILED
 
 
 @pytest.fixture(autouse=True)
@@ -234,7 +234,7 @@ OWN_RAY = """
 import os, ray
 from pathlib import Path
 from support.local_ray import start_ray
-from arpo_verl.own_ray import settle_ray_token
+from arpo_verl.lib.own_ray import settle_ray_token
 
 settle_ray_token(joins=False)
 start_ray(num_cpus=1)

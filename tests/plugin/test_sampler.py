@@ -19,15 +19,15 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.trainer.ppo.v1.utils import MetricsAggregator
 
-from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.agent.rollout.vision import decode_screenshot
+from arpo_verl.desktops.config import EnvironmentConfig
+from arpo_verl.desktops.pool.desktop_pool import DesktopPool
 from arpo_verl.errors import ConfigError, DesktopLostError, ReplayError
 from arpo_verl.plugin import queue, rows
 from arpo_verl.plugin.queue import plain
 from arpo_verl.plugin.trainer_state import SAMPLER_SECTION
-from arpo_verl.pool.desktop_pool import DesktopPool
 from arpo_verl.replay.choice import form_groups
 from arpo_verl.replay.rules import task_content
-from arpo_verl.rollout.vision import decode_screenshot
 from arpo_verl.tasks.frontier import Frontier, FrontierConfig
 from arpo_verl.types import EpisodeId
 

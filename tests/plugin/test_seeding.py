@@ -10,6 +10,9 @@ from support.loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine,
 from support.pictures import png
 from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
+from arpo_verl.agent.rollout.chat import ChatTokenizer
+from arpo_verl.agent.rollout.config import GuiAgentConfig
+from arpo_verl.agent.rollout.conversation import TokenLimits
 from arpo_verl.errors import ReplayError
 from arpo_verl.plugin.rows import SCREENSHOTS
 from arpo_verl.plugin.seeding import SeedPolicy, seed_store
@@ -18,9 +21,6 @@ from arpo_verl.records.recorded import read_episodes
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.store.persistence import Fingerprint
 from arpo_verl.replay.store.success_store import SuccessStore
-from arpo_verl.rollout.chat import ChatTokenizer
-from arpo_verl.rollout.config import GuiAgentConfig
-from arpo_verl.rollout.conversation import TokenLimits
 from arpo_verl.types import Click, Point
 
 LIMITS = TokenLimits(512, 1536)

@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 from support.simulated_pool import Host, Simulation
 
+from arpo_verl.desktops.pool.metrics import DesktopState
 from arpo_verl.errors import ConfigError, DesktopBootError, DesktopError, DesktopSetupError, EvaluatorError
-from arpo_verl.pool.metrics import DesktopState
 
 ALL_FAIL = {
     "prepare": "DesktopBootError",

@@ -8,8 +8,8 @@ import torch
 from support import documents
 from support.loop_harness import DONE, HIT, FakePool, ScriptedEngine, play, recipe
 
-from arpo_verl.pool.metrics import PoolMetrics
-from arpo_verl.pool.status_file import pool_document
+from arpo_verl.desktops.pool.metrics import PoolMetrics
+from arpo_verl.desktops.pool.status_file import pool_document
 from arpo_verl.records.run_records import GroupLog, LoggedRow
 from arpo_verl.replay.labels import RowLabel
 from arpo_verl.replay.trajectory import StoredTrajectory

@@ -16,9 +16,9 @@ from support.loop_harness import DONE, MISS, ROW, FakePool, ScriptedEngine, make
 from support.pictures import screenshot
 from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
-from arpo_verl.cpu.generation.prompts import PromptPreparer
+from arpo_verl.engines.cpu.generation.prompts import PromptPreparer
 from arpo_verl.errors import DesktopLostError
-from arpo_verl.images import read_image
+from arpo_verl.lib.images import read_image
 from arpo_verl.plugin.queue import TRAINING
 from arpo_verl.plugin.sent_images import SentImage, take_in
 from arpo_verl.types import Observation, Size

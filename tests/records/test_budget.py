@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from arpo_verl import file_lock
+from arpo_verl.lib import file_lock
 from arpo_verl.records import budget
 from arpo_verl.records.budget import BudgetKeeper, ScreenshotBudget
 

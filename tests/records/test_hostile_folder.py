@@ -131,7 +131,7 @@ def test_s5_endless_numbers_are_none_at_all(written):
     assert run.metrics().steps == (1, 2) and run.metrics().column("timing_s/step") == (2, 2)
     assert run.pool() is None and len(run.groups()) == 1 and len(run.frontier()) == 1
     summarize_run(written.path)
-    from arpo_verl.viewer.report import write_report
+    from arpo_verl.tools.viewer.report import write_report
 
     assert write_report(run, written.path / "report.html") > 0
 
@@ -157,7 +157,7 @@ def test_a_screenshot_as_thin_as_a_hair_is_none():
 
 
 def test_a_report_takes_the_place_of_a_link(written, tmp_path):
-    from arpo_verl.viewer.report import write_report
+    from arpo_verl.tools.viewer.report import write_report
 
     written.episode(1)
     (tmp_path / "precious").write_text("precious")
@@ -169,7 +169,7 @@ def test_a_report_takes_the_place_of_a_link(written, tmp_path):
 
 
 def test_an_episode_whose_name_leaves_no_room_is_left_out_of_an_export(written, tmp_path):
-    from arpo_verl.viewer.export import export_run
+    from arpo_verl.tools.viewer.export import export_run
 
     kept = written.episode(1)
     (written.trajectories / written.episode(1, uid="u2")).rename(written.trajectories / "step_000001" / ("n" * 255))

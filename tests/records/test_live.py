@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from arpo_verl.records import live
 from arpo_verl.records.live import POOL_FRESH_S, RUNNING_S
-from arpo_verl.viewer.documents import live_document
+from arpo_verl.tools.viewer.documents import live_document
 
 
 def test_an_episode_being_played_shows_its_newest_screenshot_and_last_reply(written, run):

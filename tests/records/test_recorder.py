@@ -11,7 +11,7 @@ import pytest
 from support.desktop_harness import eventually, until
 from support.loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine, make_loop, play, recipe
 
-from arpo_verl.environments.fake import FakeScript
+from arpo_verl.desktops.fake import FakeScript
 from arpo_verl.errors import GenerationError
 from arpo_verl.records import recorder
 from arpo_verl.records.budget import budget_keeper

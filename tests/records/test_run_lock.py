@@ -5,8 +5,8 @@ import errno
 import pytest
 from support.run_holder import start_holder
 
-from arpo_verl import file_lock
 from arpo_verl.errors import ConfigError
+from arpo_verl.lib import file_lock
 from arpo_verl.records import run_lock
 
 

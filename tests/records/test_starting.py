@@ -2,10 +2,10 @@
 
 import pytest
 
-from arpo_verl.cli.main import main
 from arpo_verl.records.run import open_run
 from arpo_verl.records.runs import RunsFolder
 from arpo_verl.records.starting import last_lines, read_start
+from arpo_verl.tools.cli.main import main
 
 BEGUN = ["output.log", "starts.jsonl"]
 

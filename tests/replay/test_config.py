@@ -2,8 +2,8 @@ import math
 
 import pytest
 
-from arpo_verl.config import build_config
 from arpo_verl.errors import ConfigError
+from arpo_verl.lib.config import build_config
 from arpo_verl.replay.config import ReplayConfig
 
 

@@ -127,7 +127,7 @@ def attacks(case: Try, right: Any, gold: str) -> Iterator[tuple[str, Any]]:
 
 def main(tries: dict[str, Try], scores_path: str) -> None:
     """Score them all, in a process that is closed and mended as a sandbox is, and write the scores."""
-    from arpo_verl.environments.osworld.verdict import sandbox
+    from arpo_verl.desktops.osworld.verdict import sandbox
 
     logging.disable(logging.CRITICAL)
     sandbox.warm_up()

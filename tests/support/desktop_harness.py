@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from arpo_verl.desktop.provider import EmbeddedProvider
-from arpo_verl.environments.osworld.lean_imports import deferred_imports
+from arpo_verl.desktops.embedded.provider import EmbeddedProvider
+from arpo_verl.desktops.osworld.lean_imports import deferred_imports
 
 
 class Desktop(NamedTuple):

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from arpo_verl.desktop import packages, relay
+from arpo_verl.desktops.embedded import packages, relay
 
 CLONE_NEWNET = 0x40000000
 START_TIMEOUT_S = 90.0
@@ -150,7 +150,7 @@ def end_guards() -> None:
     """End the reapers of this process's containers: with the engine gone they would look for it for minutes."""
     import psutil
 
-    from arpo_verl.environments.osworld import docker_containers
+    from arpo_verl.desktops.osworld import docker_containers
 
     for pipe in docker_containers._guards:
         pipe.close()

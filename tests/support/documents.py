@@ -5,9 +5,9 @@ import re
 import textwrap
 from typing import NamedTuple
 
-from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.agent.rollout.config import GuiAgentConfig
+from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.replay.config import ReplayConfig
-from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.tasks.selection import TaskSelection
 from support import ROOT
 

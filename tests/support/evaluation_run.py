@@ -9,13 +9,13 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
-from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.evaluation import runner
-from arpo_verl.evaluation.policy import Sampling
-from arpo_verl.evaluation.runner import EvaluationSettings
-from arpo_verl.evaluation.schedule import EachRun
-from arpo_verl.rollout.config import GuiAgentConfig
-from arpo_verl.rollout.scripted import ScriptedConversation, replies_of
+from arpo_verl.agent.rollout.config import GuiAgentConfig
+from arpo_verl.agent.rollout.scripted import ScriptedConversation, replies_of
+from arpo_verl.desktops.config import EnvironmentConfig
+from arpo_verl.tools.evaluation import runner
+from arpo_verl.tools.evaluation.policy import Sampling
+from arpo_verl.tools.evaluation.runner import EvaluationSettings
+from arpo_verl.tools.evaluation.schedule import EachRun
 from arpo_verl.types import Size, Task
 from support.fake_pool import DONE, HIT, FakePool
 

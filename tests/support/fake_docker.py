@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from arpo_verl.desktop.provider import EmbeddedProvider
+from arpo_verl.desktops.embedded.provider import EmbeddedProvider
 from arpo_verl.types import Size
 from support.port_forward import PortForward
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from arpo_verl.desktop.provider import EmbeddedProvider
+from arpo_verl.desktops.embedded.provider import EmbeddedProvider
 from arpo_verl.types import Size
 from support.http_server import Server
 from support.port_forward import PortForward

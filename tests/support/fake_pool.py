@@ -2,7 +2,7 @@
 
 from contextlib import asynccontextmanager
 
-from arpo_verl.environments.fake import FakeEnvironment, FakeScript
+from arpo_verl.desktops.fake import FakeEnvironment, FakeScript
 from arpo_verl.errors import DesktopError
 from arpo_verl.types import Size
 

@@ -13,8 +13,8 @@ from unittest.mock import patch
 
 import torch
 
-from arpo_verl.cpu.generation import generator, sampling
-from arpo_verl.cpu.generation.types import SamplingParams
+from arpo_verl.engines.cpu.generation import generator, sampling
+from arpo_verl.engines.cpu.generation.types import SamplingParams
 
 _MODULE, _, _NAME = os.environ["ARPO_VERL_SCRIPT"].partition(":")
 _SCRIPT = getattr(importlib.import_module(_MODULE), _NAME)

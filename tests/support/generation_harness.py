@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from arpo_verl.cpu.generation.types import GenerationRequest, GenerationResult, SamplingParams
+from arpo_verl.engines.cpu.generation.types import GenerationRequest, GenerationResult, SamplingParams
 
 SYSTEM = "You are a GUI agent. You are given a task and screenshots."
 

@@ -4,8 +4,8 @@ import base64
 
 import aiohttp
 
-from arpo_verl.harness.chat_completions import write_content
-from arpo_verl.models.family import load_family
+from arpo_verl.agent.harness.chat_completions import write_content
+from arpo_verl.agent.models.family import load_family
 from arpo_verl.types import Fail, Finish, Size
 
 

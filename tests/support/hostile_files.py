@@ -4,8 +4,8 @@ import json
 import os
 from hashlib import sha256
 
+from arpo_verl.lib.untrusted import MOST_BYTES
 from arpo_verl.replay.store.persistence import MANIFEST
-from arpo_verl.untrusted import MOST_BYTES
 
 
 def _sparse(path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from arpo_verl.migration.keys import KEYS, Key
+from arpo_verl.tools.migration.keys import KEYS, Key
 
 HEAD = "| theirs | here | |\n|---|---|---|\n"
 

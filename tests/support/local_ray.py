@@ -4,7 +4,7 @@ import ray
 import transfer_queue as tq
 from omegaconf import OmegaConf
 
-from arpo_verl import own_ray
+from arpo_verl.lib import own_ray
 
 ATTEMPTS = 5
 

@@ -11,11 +11,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from arpo_verl.desktop import packages, sandbox
+from arpo_verl.desktops.embedded import packages, sandbox
+from arpo_verl.desktops.vm import build, machine, template
+from arpo_verl.desktops.vm.config import VmConfig
+from arpo_verl.desktops.vm.image import DISK, Image
 from arpo_verl.types import Size, Task
-from arpo_verl.vm import build, machine, template
-from arpo_verl.vm.config import VmConfig
-from arpo_verl.vm.image import DISK, Image
 from support import ROOT
 
 TEMPLATES = ROOT / ".cache" / "vm"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from arpo_verl.pixels import LazyPixels
+from arpo_verl.engines.pixels import LazyPixels
 
 
 def made(inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from tensordict import TensorDict
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
+from arpo_verl.agent.rollout.vision import decode_screenshot
 from arpo_verl.plugin.loop_manager import GuiAgentLoopWorker
 from arpo_verl.plugin.queue import plain
 from arpo_verl.plugin.rows import GuiAgentOutput
-from arpo_verl.rollout.vision import decode_screenshot
 from support.pictures import screenshot
 
 # What the trajectory determines in a row; the rest of a row is the prompt's.

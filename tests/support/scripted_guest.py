@@ -6,8 +6,8 @@ import json
 import threading
 from dataclasses import dataclass
 
-from arpo_verl.desktop.machine_provider import GuestAddress, MachineProvider
-from arpo_verl.environments.osworld.evaluation import evaluate
+from arpo_verl.desktops.embedded.machine_provider import GuestAddress, MachineProvider
+from arpo_verl.desktops.osworld.evaluation import evaluate
 from arpo_verl.types import Click, Point, Size, Task
 from support import pictures
 from support.http_server import Server

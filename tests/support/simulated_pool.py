@@ -18,11 +18,11 @@ pytest.importorskip("verl")  # a test module that imports this one is skipped
 from virtual_clock import Handle, VirtualLoop, virtual_ray  # noqa: E402
 
 from arpo_verl import errors  # noqa: E402
-from arpo_verl.environments.config import EnvironmentConfig  # noqa: E402
+from arpo_verl.agent.rollout.config import GuiAgentConfig  # noqa: E402
+from arpo_verl.desktops.config import EnvironmentConfig  # noqa: E402
+from arpo_verl.desktops.pool.desktop_pool import DesktopPool  # noqa: E402
+from arpo_verl.desktops.pool.pool_actor import PoolActor  # noqa: E402
 from arpo_verl.plugin import agent_loop  # noqa: E402
-from arpo_verl.pool.desktop_pool import DesktopPool  # noqa: E402
-from arpo_verl.pool.pool_actor import PoolActor  # noqa: E402
-from arpo_verl.rollout.config import GuiAgentConfig  # noqa: E402
 from arpo_verl.types import Finish  # noqa: E402
 
 

@@ -66,10 +66,10 @@ def prepare(folder):
     import gpu_update
     from transformers import AutoConfig, AutoModelForImageTextToText
 
-    from arpo_verl.cli.composing import compose_recipe
-    from arpo_verl.footprint import KNOWN_MODELS
+    from arpo_verl.engines.footprint import KNOWN_MODELS
     from arpo_verl.plugin.model_inputs import ModelInputs
     from arpo_verl.plugin.recipe.footprint import read_run
+    from arpo_verl.tools.cli.composing import compose_recipe
 
     model = gpu_update.small(KNOWN_MODELS["ByteDance-Seed/UI-TARS-1.5-7B"])
     path = gpu_update.write_policy(folder / "policy", model)

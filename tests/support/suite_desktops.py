@@ -3,8 +3,8 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from arpo_verl.actions.ui_tars import format_reply, parse_reply
-from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.agent.actions.ui_tars import format_reply, parse_reply
+from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.tasks.expert import EXPERT_SCREEN
 from arpo_verl.types import Size
 
@@ -28,7 +28,7 @@ def play_all(episodes):
     mine, desktops = threading.local(), []
 
     def play(episode):
-        from arpo_verl.environments.osworld.environment import OSWorldEnvironment
+        from arpo_verl.desktops.osworld.environment import OSWorldEnvironment
 
         task, *parts = episode
         try:

@@ -14,7 +14,7 @@ from transformers import (
     Qwen3VLVideoProcessor,
 )
 
-from arpo_verl.models.qwen import words
+from arpo_verl.agent.models.qwen import words
 from support.policies.build import corpus_tokenizer
 
 # Unlike Qwen2.5-VL's, it adds no system message of its own.

@@ -17,9 +17,9 @@ from types import ModuleType
 import verl  # noqa: F401  first: it sets what Ray reads
 from tqdm import tqdm
 
-from arpo_verl import upstream_patches
+from arpo_verl.engines import upstream_patches
 from arpo_verl.errors import PatchLostError
-from arpo_verl.post_import import require_registered
+from arpo_verl.lib.post_import import require_registered
 
 REGISTRIES = [
     ("verl.experimental.agent_loop.agent_loop", "_agent_loop_registry"),
@@ -49,7 +49,7 @@ def register(marker):
     """Load our plugins as veRL and vLLM do, on a CPU."""
     os.environ.update(marker, VERL_PLATFORM="cpu")
     importlib.import_module("arpo_verl.plugin")
-    importlib.import_module("arpo_verl.vllm_segments").register()
+    importlib.import_module("arpo_verl.engines.vllm.segments").register()
 
 
 def without(module, name):

@@ -4,7 +4,7 @@ import socket
 import threading
 from contextlib import contextmanager
 
-from arpo_verl.viewer.server import build_server
+from arpo_verl.tools.viewer.server import build_server
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from arpo_verl.images import LazyImage, content_id
+from arpo_verl.lib.images import LazyImage, content_id
 from arpo_verl.types import Size
 
 SIDE = 112

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from arpo_verl.environments.osworld.environment import OSWorldEnvironment
+from arpo_verl.desktops.osworld.environment import OSWorldEnvironment
 
 
 def make(config, name):

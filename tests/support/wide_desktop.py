@@ -1,6 +1,6 @@
 """A desktop of somebody's own, whose screen is not the one that was asked for."""
 
-from arpo_verl.environments.fake import FakeEnvironment
+from arpo_verl.desktops.fake import FakeEnvironment
 from arpo_verl.types import Size
 
 

@@ -6,7 +6,7 @@ import pytest
 from support import documents
 from support.suite_desktops import as_the_policy_writes, play_all, scores
 
-from arpo_verl.actions.ui_tars import parse_reply
+from arpo_verl.agent.actions.ui_tars import parse_reply
 from arpo_verl.tasks import load_tasks
 from arpo_verl.tasks.expert import expert_replies
 from arpo_verl.types import Fail, Finish, Size

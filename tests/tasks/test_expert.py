@@ -3,7 +3,7 @@
 import pytest
 from support.suite_desktops import POLICY_VIEW
 
-from arpo_verl.actions.ui_tars import format_reply, parse_reply
+from arpo_verl.agent.actions.ui_tars import format_reply, parse_reply
 from arpo_verl.errors import TaskError
 from arpo_verl.tasks import load_tasks
 from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies, expert_task_ids

@@ -7,7 +7,7 @@ import json
 import pytest
 from PIL import Image
 
-from arpo_verl.actions.ui_tars import parse_reply
+from arpo_verl.agent.actions.ui_tars import parse_reply
 from arpo_verl.errors import TaskError
 from arpo_verl.tasks import load_tasks
 from arpo_verl.tasks.families import SCREEN, SPLITS, generate, replies_of, write
@@ -192,8 +192,8 @@ DONE_WRONG = [
 
 @pytest.fixture(scope="module")
 def desktop():
-    from arpo_verl.environments.config import EnvironmentConfig
-    from arpo_verl.environments.osworld.environment import OSWorldEnvironment
+    from arpo_verl.desktops.config import EnvironmentConfig
+    from arpo_verl.desktops.osworld.environment import OSWorldEnvironment
 
     desktop = OSWorldEnvironment(EnvironmentConfig(screen_size=SCREEN), "families")
     yield desktop

@@ -6,10 +6,10 @@ import pytest
 from support.hostile_files import KINDS
 from support.task_files import GOOD, ids, spec, write
 
-from arpo_verl.cli.main import main
 from arpo_verl.errors import TaskError
 from arpo_verl.tasks.loader import load_tasks
 from arpo_verl.tasks.schema import problems_of
+from arpo_verl.tools.cli.main import main
 
 
 @pytest.mark.parametrize("suffix", ["json", "txt"])

@@ -3,12 +3,12 @@
 import pytest
 from support.suite_desktops import as_the_policy_writes, play_all, scores
 
-from arpo_verl.cli.main import main
-from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.tasks import load_tasks
 from arpo_verl.tasks.expert import expert_replies, expert_task_ids
 from arpo_verl.tasks.loader import EMBEDDED_LONG
 from arpo_verl.tasks.validation import explain_task
+from arpo_verl.tools.cli.main import main
 
 TASKS = {task.task_id: task for task in load_tasks("embedded_long")}
 LENGTHS = {

@@ -9,7 +9,7 @@ import re
 import pytest
 from support.task_files import spec, write
 
-from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.tasks import validation
 from arpo_verl.tasks.loader import TaskProblem, scan_tasks
 from arpo_verl.tasks.validation import explain_task

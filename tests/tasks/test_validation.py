@@ -5,8 +5,8 @@ import uuid
 
 import pytest
 
-from arpo_verl.desktop import chrome, packages, programs
-from arpo_verl.environments.config import EnvironmentConfig
+from arpo_verl.desktops.config import EnvironmentConfig
+from arpo_verl.desktops.embedded import chrome, packages, programs
 from arpo_verl.errors import TaskError
 from arpo_verl.tasks import load_tasks, validation
 from arpo_verl.tasks.programs import programs_of

@@ -12,12 +12,12 @@ from support.policies.demonstrations import collect_demonstrations, save_demonst
 from trainer_run import ROOT, TrainerRun, Workplace
 from verl.utils import hf_processor
 
-from arpo_verl.cli.main import main
-from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.policy.shipped import write_shipped
-from arpo_verl.rollout.vision import ImageGeometry
+from arpo_verl.agent.rollout.vision import ImageGeometry
+from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.tasks.families import SCREEN, replies_of
 from arpo_verl.tasks.loader import load_tasks
+from arpo_verl.tools.cli.main import main
+from arpo_verl.tools.policy.shipped import write_shipped
 
 # Of the demo's tasks, four that the shipped policy solves now and then; two groups of two of each in a step.
 TASKS = tuple(f"families:training:{number}:1" for number in (22, 39, 70, 87))

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from migration.embedded import embedded_overrides
-from migration.reference_run import RUNS, write_run
+from tools.migration.embedded import embedded_overrides
+from tools.migration.reference_run import RUNS, write_run
 from trainer_run import TrainerRun, read_steps
 
-from arpo_verl.cli.main import main
+from arpo_verl.tools.cli.main import main
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
 TIMEOUT_S = 1800.0

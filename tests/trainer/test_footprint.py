@@ -5,9 +5,9 @@ import json
 import pytest
 from trainer_run import ROOT
 
-from arpo_verl.cli.composing import compose_recipe
-from arpo_verl.footprint import checkpoint_bytes, longest_sequence, sequence_tokens
+from arpo_verl.engines.footprint import checkpoint_bytes, longest_sequence, sequence_tokens
 from arpo_verl.plugin.recipe.footprint import model_shape, read_run
+from arpo_verl.tools.cli.composing import compose_recipe
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
 

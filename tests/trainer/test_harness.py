@@ -9,7 +9,7 @@ import pytest
 from support import documents
 from trainer_run import ROOT, read_steps
 
-from arpo_verl.policy.shipped import write_shipped
+from arpo_verl.tools.policy.shipped import write_shipped
 
 pytest.importorskip("openai", reason="the document's programs use OpenAI's client")
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
@@ -28,7 +28,7 @@ def test_a_step_is_trained_on_what_a_program_played(tmp_path, harness):
     tmp_path.chmod(0o755)  # a command's user is another
     write_shipped("embedded", tmp_path / "policy")
     named = {"command": f"[{sys.executable},{tmp_path / 'my_agent.py'}]", "function": "my_harness:play"}[harness]
-    command = [sys.executable, "-m", "arpo_verl.cli.main", "train", "embedded", f"run_dir={tmp_path / 'run'}"]
+    command = [sys.executable, "-m", "arpo_verl.tools.cli.main", "train", "embedded", f"run_dir={tmp_path / 'run'}"]
     command += [f"actor_rollout_ref.model.path={tmp_path / 'policy'}", f"+gui_agent.harness={named}", *SMALL]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800, check=False)

@@ -13,8 +13,8 @@ import pytest
 from support.agents_environment import PROGRAM, PYTHON, VARIABLES, why_not
 from trainer_run import ROOT, TrainerRun, read_steps
 
-from arpo_verl.policy.shipped import write_shipped
 from arpo_verl.replay.store.persistence import load_store
+from arpo_verl.tools.policy.shipped import write_shipped
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
 

@@ -19,7 +19,7 @@ SMALL += ["trainer.val_before_train=false", "trainer.test_freq=-1", "data.max_pr
 def test_a_step_is_trained_with_a_family_from_outside(shipped, tmp_path):
     (code,) = documents.code("docs/model-families.md")
     (tmp_path / "line_family.py").write_text(code)
-    command = [sys.executable, "-m", "arpo_verl.cli.main", "train", "demo", f"run_dir={tmp_path / 'run'}"]
+    command = [sys.executable, "-m", "arpo_verl.tools.cli.main", "train", "demo", f"run_dir={tmp_path / 'run'}"]
     command += [f"actor_rollout_ref.model.path={shipped}", "gui_agent.model_family=line_family:FAMILY", *SMALL]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800, check=False)

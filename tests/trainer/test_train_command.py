@@ -19,7 +19,7 @@ SMALL += ["trainer.val_before_train=false", "trainer.test_freq=-1"]
 @pytest.fixture
 def train(shipped, tmp_path):
     def train(*more):
-        command = [sys.executable, "-m", "arpo_verl.cli.main", "train", "demo", f"run_dir={tmp_path / 'run'}"]
+        command = [sys.executable, "-m", "arpo_verl.tools.cli.main", "train", "demo", f"run_dir={tmp_path / 'run'}"]
         command += [f"actor_rollout_ref.model.path={shipped}", *SMALL, *more]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         return subprocess.Popen(command, cwd=ROOT, **pipes, preexec_fn=take_interrupts)

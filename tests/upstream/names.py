@@ -64,12 +64,12 @@ plugin.loop_manager | verl.trainer.ppo.v1.agent_loop_tq:AgentLoopWorkerTQ._run_p
     await _settle_session_tasks(tasks)
 plugin.loop_manager | verl.trainer.ppo.v1.agent_loop_tq:AgentLoopWorkerTQ._agent_loop_postprocess
     self._compute_multi_modal_inputs(output, input_ids)
-pixels | verl.utils.model:extract_multi_modal_inputs
+engines.pixels | verl.utils.model:extract_multi_modal_inputs
     torch.cat(values, dim=0)
-pixels | verl.workers.engine.fsdp.transformer_impl
-pixels | verl.workers.engine.megatron.transformer_impl
-pixels | verl.workers.engine.automodel.transformer_impl
-pixels | verl.workers.engine.torchtitan.transformer_impl
+engines.pixels | verl.workers.engine.fsdp.transformer_impl
+engines.pixels | verl.workers.engine.megatron.transformer_impl
+engines.pixels | verl.workers.engine.automodel.transformer_impl
+engines.pixels | verl.workers.engine.torchtitan.transformer_impl
     = extract_multi_modal_inputs(
 # Turns: an episode's requests have one id, all images go along, and rows are put from another event loop
 plugin.agent_loop | verl.workers.rollout.router:GlobalRequestLoadBalancer.acquire_server
@@ -95,7 +95,7 @@ plugin.recipe.footprint | verl.trainer.ppo.v1.trainer_separate_async:PPOTrainerS
 plugin.recipe.options | verl.trainer.ppo.v1.trainer_base:PPOTrainer._init_dataloader
     self.steps_per_epoch = len(self.train_dataset) // self.config.data.train_batch_size
     total_training_steps = self.steps_per_epoch * self.config.trainer.total_epochs
-cpu.server | verl.experimental.agent_loop.agent_loop:AgentLoopWorker._compute_position_ids
+engines.cpu.server | verl.experimental.agent_loop.agent_loop:AgentLoopWorker._compute_position_ids
     mm_token_type_ids[0][input_ids[0] == image_token_id] = 1
     self.processor.get_rope_index(
 # Whoever is given a section of the recipe has a node of the one that the trainer's process resolved
@@ -137,18 +137,18 @@ plugin.sampler | verl.trainer.ppo.v1.replay_buffer:ReplayBuffer._sync_metadata_f
     self.finished_keys
     self.failure_keys
 # Why a reward function must not return these names
-rollout.scoring | verl.trainer.ppo.v1.trainer_base:PPOTrainer._validate
+agent.rollout.scoring | verl.trainer.ppo.v1.trainer_base:PPOTrainer._validate
     reward_extra_infos_dict["reward"].extend(scores)
     | {"uid": dump_all_keys}
-rollout.scoring | verl.trainer.ppo.v1.trainer_base:PPOTrainer._val_metrics_update
+agent.rollout.scoring | verl.trainer.ppo.v1.trainer_base:PPOTrainer._val_metrics_update
     core_var = "acc" if "acc" in var2metric2val else "reward"
-rollout.scoring | verl.trainer.ppo.v1.trainer_base:PPOTrainer._write_generations
+agent.rollout.scoring | verl.trainer.ppo.v1.trainer_base:PPOTrainer._write_generations
     "input": inputs
     "output": outputs
     "gts": gts
     "step": [
     base_data[k] = v
-rollout.scoring | verl.trainer.ppo.metric_utils:process_validation_metrics
+agent.rollout.scoring | verl.trainer.ppo.metric_utils:process_validation_metrics
     var2vals["acc"] = observed_acc + [0.0] * missing_count
     isinstance(var_vals[0], str)
     np_mean(var_vals)
@@ -227,10 +227,10 @@ plugin.run_watch | ray._private.state:actors
     actor_id
     job_id
     actor_state_name
-own_ray | ray._private.node:Node.start_head_processes
+lib.own_ray | ray._private.node:Node.start_head_processes
     self.start_monitor()
     self.start_api_server(
-own_ray | ray._private.services:start_raylet
+lib.own_ray | ray._private.services:start_raylet
     setup_worker_path,
     os.path.join(RAY_PATH, "dashboard", "agent.py"),
     = start_ray_process(
@@ -295,7 +295,7 @@ plugin.step_metrics | verl.utils.debug.metrics:calculate_debug_metrics
     "training/rollout_probs_diff_max"
     "training/rollout_probs_diff_mean"
     "training/rollout_actor_probs_pearson_corr"
-viewer.overview.costs | verl.trainer.ppo.v1.trainer_base:PPOTrainer
+tools.viewer.overview.costs | verl.trainer.ppo.v1.trainer_base:PPOTrainer
     marked_timer("step",
     marked_timer("save_checkpoint",
     marked_timer("testing",
@@ -305,101 +305,101 @@ viewer.overview.costs | verl.trainer.ppo.v1.trainer_base:PPOTrainer
     marked_timer("adv",
     marked_timer("update_critic",
     marked_timer("update_actor",
-viewer.overview.costs | verl.trainer.ppo.v1.trainer_sync
+tools.viewer.overview.costs | verl.trainer.ppo.v1.trainer_sync
     marked_timer("update_weights",
 # The CPU: what veRL calls on our server and adapter
-cpu.server | verl.workers.rollout.llm_server:LLMServerClient.generate
+engines.cpu.server | verl.workers.rollout.llm_server:LLMServerClient.generate
     request_id=
     prompt_ids=
     sampling_params=
     image_data=
     video_data=
-cpu.server | verl.workers.rollout.replica:RolloutReplica.wake_up
+engines.cpu.server | verl.workers.rollout.replica:RolloutReplica.wake_up
     server.wake_up.remote(
-cpu.server | verl.workers.rollout.replica:RolloutReplica.sleep
+engines.cpu.server | verl.workers.rollout.replica:RolloutReplica.sleep
     server.sleep.remote(
-cpu.server | verl.workers.rollout.replica:RolloutReplica.abort_all_requests
+engines.cpu.server | verl.workers.rollout.replica:RolloutReplica.abort_all_requests
     server.abort_all_requests.remote(
-cpu.server | verl.workers.rollout.replica:RolloutReplica.resume_generation
+engines.cpu.server | verl.workers.rollout.replica:RolloutReplica.resume_generation
     server.resume_generation.remote(
-cpu.server | verl.workers.rollout.replica:RolloutReplica.clear_kv_cache
+engines.cpu.server | verl.workers.rollout.replica:RolloutReplica.clear_kv_cache
     server.clear_kv_cache.remote(
-cpu.server | verl.workers.rollout.replica:RolloutReplica.release_kv_cache
+engines.cpu.server | verl.workers.rollout.replica:RolloutReplica.release_kv_cache
     server.release_kv_cache.remote(
-cpu.server | verl.workers.rollout.replica:RolloutReplica.resume_kv_cache
+engines.cpu.server | verl.workers.rollout.replica:RolloutReplica.resume_kv_cache
     server.resume_kv_cache.remote(
-cpu.server | verl.workers.rollout.replica:RolloutReplica.start_profile
+engines.cpu.server | verl.workers.rollout.replica:RolloutReplica.start_profile
     server.start_profile.remote(
-cpu.server | verl.workers.rollout.replica:RolloutReplica.stop_profile
+engines.cpu.server | verl.workers.rollout.replica:RolloutReplica.stop_profile
     server.stop_profile.remote(
-cpu.adapter | verl.workers.engine_workers:ActorRolloutRefWorker.update_weights
+engines.cpu.adapter | verl.workers.engine_workers:ActorRolloutRefWorker.update_weights
     peft_config=peft_config, base_sync_done=True, global_steps=global_steps
 # The process group of a CPU, patched; the platform is asked for the name of a backend where it is not
-cpu.patch | verl.utils.distributed:initialize_global_process_group_ray
+engines.cpu.patch | verl.utils.distributed:initialize_global_process_group_ray
     backend = backend or f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}"
-cpu.patch | verl.utils.torch_functional:logprobs_from_logits_v2
+engines.cpu.patch | verl.utils.torch_functional:logprobs_from_logits_v2
     logsumexp_values = torch.stack([torch.logsumexp(logit, dim=-1) for logit in logits])
-cpu.platform | verl.utils.device:get_nccl_backend
+engines.cpu.platform | verl.utils.device:get_nccl_backend
     get_platform().communication_backend_name()
-cpu.platform | verl.utils.device:is_support_ipc
+engines.cpu.platform | verl.utils.device:is_support_ipc
     get_platform().is_ipc_supported()
-cpu.platform | verl.workers.rollout.vllm_rollout.bucketed_weight_transfer
+engines.cpu.platform | verl.workers.rollout.vllm_rollout.bucketed_weight_transfer
     def receive_weights
     if is_support_ipc():
 # What a deterministic request and a marked process rest on
 plugin.agent_loop | verl.workers.rollout.vllm_rollout.vllm_async_server
     sampling_params.setdefault("seed",
-run_marker | verl.trainer.main_ppo:run_ppo
+lib.run_marker | verl.trainer.main_ppo:run_ppo
     OmegaConf.merge(default_runtime_env, runtime_env_kwargs)
-# vLLM, patched; tests/cpu/test_vllm.py runs it in the environment that has it
-cpu.vllm | vllm._custom_ops
+# vLLM, patched; tests/engines/cpu/test_vllm.py runs it in the environment that has it
+engines.cpu.vllm | vllm._custom_ops
     _supports_onednn = bool(
-vllm_segments | vllm.distributed.device_communicators.shm_broadcast
+engines.vllm.segments | vllm.distributed.device_communicators.shm_broadcast
     class ShmRingBuffer
     self.is_creator =
     self.shared_memory =
-vllm_images | vllm.multimodal.registry
+engines.vllm.images | vllm.multimodal.registry
     def _get_cache_type(
     def processor_cache_from_config(
     def engine_receiver_cache_from_config(
     def worker_receiver_cache_from_config(
-vllm_images | vllm.v1.worker.worker_base
+engines.vllm.images | vllm.v1.worker.worker_base
     mm_cache.get_and_update_features(
 # What its getters and controllers do by names that are replaced
-environments.osworld.pages | desktop_env.evaluators.getters.chrome
+desktops.osworld.pages | desktop_env.evaluators.getters.chrome
     import sync_playwright
     with sync_playwright() as p
     chromium.connect_over_cdp(
     page.goto(
-environments.osworld.pages | desktop_env.controllers.setup
+desktops.osworld.pages | desktop_env.controllers.setup
     import sync_playwright
     with sync_playwright() as p
     chromium.connect_over_cdp(
     page.goto(
 # The client's providers, some of which cannot be imported without a cloud's own package
-environments.osworld.provider_patches | desktop_env.providers.aws.manager
+desktops.osworld.provider_patches | desktop_env.providers.aws.manager
     import signal
     signal.getsignal
-environments.osworld.provider_patches | desktop_env.providers.azure.manager
+desktops.osworld.provider_patches | desktop_env.providers.azure.manager
     class AzureVMManager(
 # Names that we put into its modules
-environments.osworld.verdict.closed_ways | desktop_env.evaluators.metrics.chrome
+desktops.osworld.verdict.closed_ways | desktop_env.evaluators.metrics.chrome
     shutil.unpack_archive(pred_path, pred_folder)
-environments.osworld.verdict.closed_ways | desktop_env.evaluators.metrics.utils
+desktops.osworld.verdict.closed_ways | desktop_env.evaluators.metrics.utils
     tldextract.extract(
-environments.osworld.verdict.closed_ways | desktop_env.evaluators.metrics.vlc
+desktops.osworld.verdict.closed_ways | desktop_env.evaluators.metrics.vlc
     librosa.load(audio_path_1)
     cv2.VideoCapture(video_path1)
-environments.osworld.verdict.closed_ways | desktop_env.evaluators.metrics
+desktops.osworld.verdict.closed_ways | desktop_env.evaluators.metrics
     compare_images,
-environments.osworld.verdict.closed_ways | desktop_env.evaluators.metrics.basic_os
+desktops.osworld.verdict.closed_ways | desktop_env.evaluators.metrics.basic_os
     apps = eval(apps_str)
-environments.osworld.verdict.closed_ways | desktop_env.evaluators.metrics.vscode
+desktops.osworld.verdict.closed_ways | desktop_env.evaluators.metrics.vscode
     import importlib.util
     importlib.util.spec_from_file_location(
-environments.osworld.provider_patches | desktop_env.providers.vmware.provider:VMwareProvider._execute_command
+desktops.osworld.provider_patches | desktop_env.providers.vmware.provider:VMwareProvider._execute_command
     def _execute_command(
-environments.osworld.provider_patches | desktop_env.providers.docker.provider
+desktops.osworld.provider_patches | desktop_env.providers.docker.provider
     LOCK_TIMEOUT =
     self.client = docker.from_env()
     def _wait_for_vm_ready(self, timeout: int

@@ -163,9 +163,9 @@ def test_a_custom_sampler_is_given_what_ours_takes():
 
 
 def test_our_rollout_server_has_what_verl_calls():
-    from arpo_verl.cpu.server import TransformersServer
+    from arpo_verl.engines.cpu.server import TransformersServer
 
-    called = {line for ours, _, lines in RELIED_ON if ours == "cpu.server" for line in lines}
+    called = {line for ours, _, lines in RELIED_ON if ours == "engines.cpu.server" for line in lines}
     methods = {match[1] for line in called if (match := re.fullmatch(r"server\.(\w+)\.remote\(", line))}
     assert len(methods) == 9 and all(callable(getattr(TransformersServer, name)) for name in methods)
     passed = {line.removesuffix("=") for line in called if line.endswith("=") and " " not in line}

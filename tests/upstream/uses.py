@@ -27,7 +27,7 @@ _NAME = re.compile(rf"(?:{'|'.join(ROOTS)})(?:\.\w+)+(?::\w+(?:\.\w+)*)?")
 # A section of the recipe.
 _OPTION = "transfer_queue.backend."
 # They read, and train with, EasyR1: another package that is called verl.
-_OF_ANOTHER_VERL = ("arpo_verl.migration.", "arpo_verl.easyr1.")
+_OF_ANOTHER_VERL = ("arpo_verl.tools.migration.", "arpo_verl.easyr1.")
 # What every class has, and what abc and typing keep in one.
 _EVERYWHERE = {name for name in dir(object) if name != "__init__"} | {"__abstractmethods__", "_abc_impl"}
 _EVERYWHERE |= {"__annotations__", "__module__", "__orig_bases__", "__parameters__"}

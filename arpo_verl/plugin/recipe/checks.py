@@ -9,14 +9,16 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from arpo_verl.config import Checks, ConfigT, Problems, build_config, did_you_mean, require
-from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.provider_checks import check_provider
-from arpo_verl.environments.providers import PROVIDERS
-from arpo_verl.files import check_place
-from arpo_verl.footprint import Model, screenshot_tokens, sequence_tokens
-from arpo_verl.harness.loading import load_program
-from arpo_verl.models.family import FULL, check_model_type, check_trainable, read_model_type
+from arpo_verl.agent.harness.loading import load_program
+from arpo_verl.agent.models.family import FULL, check_model_type, check_trainable, read_model_type
+from arpo_verl.agent.rollout.config import GuiAgentConfig, check_lengths
+from arpo_verl.agent.rollout.vision import ImageGeometry, check_pixel_limits
+from arpo_verl.desktops.config import EnvironmentConfig
+from arpo_verl.desktops.provider_checks import check_provider
+from arpo_verl.desktops.providers import PROVIDERS
+from arpo_verl.engines.footprint import Model, screenshot_tokens, sequence_tokens
+from arpo_verl.lib.config import Checks, ConfigT, Problems, build_config, did_you_mean, require
+from arpo_verl.lib.files import check_place
 from arpo_verl.plugin.recipe.footprint import model_folder, model_shape, read_run
 from arpo_verl.plugin.recipe.options import Recipe, longest_instruction
 from arpo_verl.plugin.recipe.resuming import check_resume
@@ -27,8 +29,6 @@ from arpo_verl.plugin.trainer_state import TrainerState
 from arpo_verl.replay.config import SAMPLERS, ReplayConfig, check_filter, check_sampler
 from arpo_verl.replay.methods import load_method, method_that_replaces
 from arpo_verl.replay.store.persistence import check_fingerprint, read_manifest
-from arpo_verl.rollout.config import GuiAgentConfig, check_lengths
-from arpo_verl.rollout.vision import ImageGeometry, check_pixel_limits
 from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
 from arpo_verl.tasks.validation import check_tasks_run_here
 from arpo_verl.versions import pip_install, require_verl
@@ -45,8 +45,8 @@ _WRITTEN = (
 _READ = ("actor_rollout_ref.model.path", "data.train_files", "data.val_files", "replay.seed_from")
 # Small policies that recipes name -> the command that makes each.
 _MADE_HERE = {
-    ".cache/policy": "python -m arpo_verl.policy embedded --out .cache/policy",
-    ".cache/seeing": "python -m arpo_verl.policy seeing --out .cache/seeing",
+    ".cache/policy": "python -m arpo_verl.tools.policy embedded --out .cache/policy",
+    ".cache/seeing": "python -m arpo_verl.tools.policy seeing --out .cache/seeing",
 }
 # veRL's loggers that need a package of their name, with the variables and files that any of can log them in.
 _LOGGERS: dict[str, tuple[str, ...]] = {

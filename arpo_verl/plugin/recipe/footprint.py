@@ -1,4 +1,4 @@
-"""Collect from a composed recipe and this machine what `arpo_verl/footprint.py` needs for its estimate."""
+"""Collect from a composed recipe and this machine what `arpo_verl/engines/footprint.py` needs for its estimate."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from arpo_verl.config import build_config
-from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.providers import PROVIDERS, QEMU
-from arpo_verl.footprint import (
+from arpo_verl.agent.rollout.config import GuiAgentConfig
+from arpo_verl.agent.rollout.vision import ImageGeometry
+from arpo_verl.desktops.config import EnvironmentConfig
+from arpo_verl.desktops.providers import PROVIDERS, QEMU
+from arpo_verl.engines.footprint import (
     ADAM_BYTES,
     BF16,
     FP32,
@@ -31,6 +32,8 @@ from arpo_verl.footprint import (
     estimate,
     training_state_bytes,
 )
+from arpo_verl.lib.config import build_config
+from arpo_verl.lib.untrusted import MOST_JSON_BYTES, parse_json, read_text
 from arpo_verl.plugin.recipe.options import (
     has_reference,
     longest_instruction,
@@ -41,9 +44,6 @@ from arpo_verl.plugin.recipe.options import (
 from arpo_verl.plugin.settings import plain_section
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.methods import load_method
-from arpo_verl.rollout.config import GuiAgentConfig
-from arpo_verl.rollout.vision import ImageGeometry
-from arpo_verl.untrusted import MOST_JSON_BYTES, parse_json, read_text
 
 # Assumed if this machine has no GPU: the smallest that trains a 7B policy with histories of 64K tokens.
 ASSUMED_GPU_BYTES = 80 * GB

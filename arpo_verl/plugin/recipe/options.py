@@ -8,9 +8,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from arpo_verl.config import build_config
+from arpo_verl.agent.models.family import FULL, load_family
 from arpo_verl.errors import ArpoError
-from arpo_verl.models.family import FULL, load_family
+from arpo_verl.lib.config import build_config
 from arpo_verl.plugin.settings import plain_section
 from arpo_verl.replay.rules import RowLimits
 from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from arpo_verl.config import Problems
+from arpo_verl.engines.footprint import Model
 from arpo_verl.errors import ConfigError
-from arpo_verl.footprint import Model
+from arpo_verl.lib.config import Problems
+from arpo_verl.lib.untrusted import MOST_JSON_BYTES, parse_json, printable, read_regular
 from arpo_verl.plugin.recipe.footprint import model_shape
 from arpo_verl.plugin.recipe.options import training_steps
 from arpo_verl.plugin.resume import (
@@ -28,7 +29,6 @@ from arpo_verl.plugin.resume import (
     step_of,
 )
 from arpo_verl.plugin.trainer_state import TrainerState
-from arpo_verl.untrusted import MOST_JSON_BYTES, parse_json, printable, read_regular
 
 _SHARDS = {"model": "model", "optimizer": "optim", "extra": "extra_state"}
 """Each name in `actor.checkpoint.load_contents`, and how the names of its files begin."""

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from arpo_verl.config import Checks, require
+from arpo_verl.lib.config import Checks, require
 from arpo_verl.plugin.recipe.options import Recipe, full_name
 from arpo_verl.replay.config import SAMPLERS
 from arpo_verl.tasks.selection import FRONTIER

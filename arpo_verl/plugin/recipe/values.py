@@ -16,9 +16,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from arpo_verl.config import Problems, did_you_mean, one_of, require
 from arpo_verl.errors import ConfigError
-from arpo_verl.removed_options import REMOVED, removal
+from arpo_verl.lib.config import Problems, did_you_mean, one_of, require
+from arpo_verl.lib.removed_options import REMOVED, removal
 from arpo_verl.versions import verl_folder
 
 # veRL's own defaults for these are empty, or paths of an example of its own.

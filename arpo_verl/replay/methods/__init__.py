@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 
-from arpo_verl.config import build_config, require
 from arpo_verl.errors import ConfigError
+from arpo_verl.lib.config import build_config, require
 from arpo_verl.replay.config import METHODS, ReplayConfig
 from arpo_verl.replay.methods.base import ReplayMethod
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from arpo_verl.config import check_fields
+from arpo_verl.lib.config import check_fields
 from arpo_verl.replay.choice import MIN_GROUP_SIZE, Group, Outcome
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.rules import CHANGED_TASK, NO_GAIN, gains

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from arpo_verl.config import number
+from arpo_verl.lib.config import number
 from arpo_verl.replay.choice import Group
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.methods.base import ReplayMethod

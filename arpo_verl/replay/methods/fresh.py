@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from arpo_verl.config import number
+from arpo_verl.lib.config import number
 from arpo_verl.replay.methods.arpo import Arpo
 from arpo_verl.replay.methods.base import weighted_order
 from arpo_verl.replay.store.success_store import Candidate, SuccessStore

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from arpo_verl.config import whole
+from arpo_verl.lib.config import whole
 from arpo_verl.replay.choice import Group
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.methods.base import Context, Replay, ReplayMethod

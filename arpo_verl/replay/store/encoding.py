@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from arpo_verl.images import read_image
+from arpo_verl.lib.images import read_image
 
 _SUFFIXES = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"RIFF": "webp"}
 

@@ -7,9 +7,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
+from arpo_verl.lib.untrusted import printable
 from arpo_verl.replay.store.persistence import Manifest, read_manifest, read_records, screenshot_path
 from arpo_verl.replay.store.record import read_record
-from arpo_verl.untrusted import printable
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,13 @@ from typing import Annotated, Any
 
 import msgspec
 
-from arpo_verl import files
 from arpo_verl.errors import ReplayError
-from arpo_verl.images import MAX_BYTES
+from arpo_verl.lib import files
+from arpo_verl.lib.images import MAX_BYTES
+from arpo_verl.lib.untrusted import MOST_BYTES, parse_json, printable, read_regular
 from arpo_verl.replay.store.record import decode_values, read_record
 from arpo_verl.replay.store.screenshots import screenshot_name
 from arpo_verl.replay.store.success_store import StoredRecord, SuccessStore
-from arpo_verl.untrusted import MOST_BYTES, parse_json, printable, read_regular
 from arpo_verl.versions import __version__
 
 logger = logging.getLogger(__name__)

@@ -19,9 +19,9 @@ from typing import Annotated, Any
 import msgspec
 
 from arpo_verl.errors import ReplayError
+from arpo_verl.lib.untrusted import parse_json
 from arpo_verl.replay.trajectory import COLUMNS, RowSpan, StoredTrajectory, TypeCode, check_scores
 from arpo_verl.types import EpisodeId
-from arpo_verl.untrusted import parse_json
 
 NOT_ITS_OWN = ("episode", "use")
 """Fields of a record that do not belong to the trajectory: two episodes may lead to the same one. Earlier checkouts

@@ -9,11 +9,11 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from arpo_verl.actions.reply import Reply
-from arpo_verl.actions.ui_tars import parse_reply
-from arpo_verl.config import did_you_mean
+from arpo_verl.agent.actions.reply import Reply
+from arpo_verl.agent.actions.ui_tars import parse_reply
 from arpo_verl.errors import TaskError
-from arpo_verl.files import replacing_directory
+from arpo_verl.lib.config import did_you_mean
+from arpo_verl.lib.files import replacing_directory
 from arpo_verl.tasks.families.generated import SCREEN, GeneratedTask
 from arpo_verl.tasks.families.kinds import FAMILIES, HELD_OUT_FAMILIES, LONG_FAMILIES, Draw, Opened, Plan, Press
 from arpo_verl.tasks.families.lexicon import HELD_OUT_WORDS, TRAINING_WORDS

@@ -12,17 +12,17 @@ from support.composed import compose_recipe
 from support.policies.build import build_policy
 
 from arpo_verl import versions
+from arpo_verl.agent.models import official_words
+from arpo_verl.agent.rollout.config import GuiAgentConfig
 from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError, ReplayError, SeveralErrors, TaskError
-from arpo_verl.models import official_words
+from arpo_verl.lib.removed_options import REMOVED
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.recipe import checks
 from arpo_verl.plugin.recipe.checks import check_recipe
 from arpo_verl.plugin.settings import PolicyFiles
-from arpo_verl.removed_options import REMOVED
 from arpo_verl.replay.fingerprint import model_fingerprint
 from arpo_verl.replay.store.persistence import save_store
 from arpo_verl.replay.store.success_store import SuccessStore
-from arpo_verl.rollout.config import GuiAgentConfig
 from arpo_verl.tasks.loader import shipped_file
 
 RECIPES = ROOT / "recipes"
@@ -133,7 +133,11 @@ def test_the_tokenizer_and_template_of_the_recipe_count(check, policy, tmp_path)
             ConfigError,
             "^actor_rollout_ref.model.path must be a fold.*$",
         ),
-        ("actor_rollout_ref.model.path=.cache/seeing", ConfigError, "seeing'; make it: python -m arpo_verl.policy see"),
+        (
+            "actor_rollout_ref.model.path=.cache/seeing",
+            ConfigError,
+            "seeing'; make it: python -m arpo_verl.tools.policy see",
+        ),
         ("gui_agent.max_steps=0", ConfigError, "gui_agent.max_steps"),
         ("+gui_agent.max_step=3", ConfigError, "did you mean gui_agent.max_steps"),
         ("replay.capacity_per_task=0", ConfigError, "replay.enable=false"),

@@ -13,8 +13,8 @@ from omegaconf import DictConfig
 from support.checkpoints import write_shards
 from support.composed import compose_recipe
 
-from arpo_verl.config import Problems
-from arpo_verl.models.official_words import PACKAGE
+from arpo_verl.agent.models.official_words import PACKAGE
+from arpo_verl.lib.config import Problems
 from arpo_verl.plugin.recipe import checks, silent
 from arpo_verl.plugin.recipe.checks import check_recipe
 from arpo_verl.plugin.recipe.options import Recipe, full_name

@@ -21,7 +21,7 @@ from verl.trainer.ppo.utils import create_rl_dataset, create_rl_sampler  # noqa:
 from verl.trainer.ppo.v1 import trainer_base  # noqa: E402
 from verl.utils.dataset.rl_dataset import collate_fn  # noqa: E402
 
-from arpo_verl.config import Problems  # noqa: E402
+from arpo_verl.lib.config import Problems  # noqa: E402
 from arpo_verl.plugin.dataset import training_rows  # noqa: E402
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.recipe.resuming import check_resume, describe_resume  # noqa: E402

@@ -3,8 +3,8 @@
 import pytest
 from support.composed import compose_recipe
 
-from arpo_verl.config import Problems
 from arpo_verl.errors import ConfigError
+from arpo_verl.lib.config import Problems
 from arpo_verl.plugin.recipe.values import check_by_verl, check_filled, check_values, doubtful_names, verls_defaults
 
 TASKS = ("data.train_files=embedded", "data.val_files=embedded")

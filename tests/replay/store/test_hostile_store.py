@@ -10,13 +10,13 @@ from support.hostile_files import KINDS, forge_store, replace
 from support.pictures import screenshot
 from support.replay_trajectories import stored
 
-from arpo_verl.cli.main import main
 from arpo_verl.errors import ReplayError
 from arpo_verl.replay.store.export import export_store
 from arpo_verl.replay.store.inspection import inspect_store
 from arpo_verl.replay.store.merging import merge_stores
 from arpo_verl.replay.store.persistence import MANIFEST, Fingerprint, load_store, save_store
 from arpo_verl.replay.store.success_store import SuccessStore
+from arpo_verl.tools.cli.main import main
 
 PRINT = Fingerprint(tokenizer="aaaa", processor="bbbb", prompt="cccc")
 

@@ -6,16 +6,16 @@ import json
 import pytest
 from support.pictures import screenshot
 
-from arpo_verl.cli.main import main
-from arpo_verl.images import read_image
+from arpo_verl.agent.rollout.chat import ChatTokenizer
+from arpo_verl.agent.rollout.config import GuiAgentConfig
+from arpo_verl.agent.rollout.conversation import TokenConversation, TokenLimits
+from arpo_verl.agent.rollout.sequence import Generated
+from arpo_verl.agent.rollout.template_builder import TemplateBuilder
+from arpo_verl.lib.images import read_image
 from arpo_verl.replay.store.persistence import Fingerprint, save_store
 from arpo_verl.replay.store.success_store import StoredTrajectory, SuccessStore
 from arpo_verl.replay.trajectory import StoredRow
-from arpo_verl.rollout.chat import ChatTokenizer
-from arpo_verl.rollout.config import GuiAgentConfig
-from arpo_verl.rollout.conversation import TokenConversation, TokenLimits
-from arpo_verl.rollout.sequence import Generated
-from arpo_verl.rollout.template_builder import TemplateBuilder
+from arpo_verl.tools.cli.main import main
 from arpo_verl.types import Size, Task
 
 CLICK, WAIT, DONE = "Thought: a\nAction: click(start_box='(20,20)')", "Action: wait()", "Action: finished()"

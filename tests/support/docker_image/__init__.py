@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from arpo_verl.desktop import packages, sandbox
-from arpo_verl.desktop.guest import layout
-from arpo_verl.environments.osworld.docker_containers import IMAGE
+from arpo_verl.desktops.embedded import packages, sandbox
+from arpo_verl.desktops.embedded.guest import layout
+from arpo_verl.desktops.osworld.docker_containers import IMAGE
 
 GUEST_MAIN = Path(__file__).with_name("guest_main.py")
 GUEST_PACKAGES = (

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from arpo_verl.desktop.guest import layout
+from arpo_verl.desktops.embedded.guest import layout
 from support.docker_image import PATHS, WRITABLE, guest_command
 
 KERNEL = "linux-image-cloud-amd64"

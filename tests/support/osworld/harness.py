@@ -20,8 +20,8 @@ import pytest
 import requests
 from PIL import Image, ImageChops
 
-from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.osworld.environment import OSWorldEnvironment
+from arpo_verl.desktops.config import EnvironmentConfig
+from arpo_verl.desktops.osworld.environment import OSWorldEnvironment
 from arpo_verl.tasks.loader import load_tasks
 from arpo_verl.tasks.validation import check_tasks_run_here
 from arpo_verl.types import Action, Click, Fail, Finish, Hotkey, Point, Size, Task, TypeText, Wait

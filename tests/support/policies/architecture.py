@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from arpo_verl.config import require
+from arpo_verl.lib.config import require
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, Qwen2_5_VLConfig

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from arpo_verl.files import replacing_directory
+from arpo_verl.lib.files import replacing_directory
 
 from .architecture import MAX_PIXELS, MERGE_SIZE, MIN_PIXELS, PATCH_SIZE, PolicySize, qwen_config
 from .tokenizer import CHAT_TEMPLATE, train_tokenizer

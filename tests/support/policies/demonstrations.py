@@ -9,13 +9,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import arpo_verl
-from arpo_verl.actions.reply import Reply
-from arpo_verl.actions.ui_tars import format_reply
-from arpo_verl.cli.by_hand import record_episode
-from arpo_verl.environments.config import EnvironmentConfig
-from arpo_verl.environments.threaded import ThreadedDesktop
-from arpo_verl.files import replacing_directory
-from arpo_verl.rollout.episode import Episode
+from arpo_verl.agent.actions.reply import Reply
+from arpo_verl.agent.actions.ui_tars import format_reply
+from arpo_verl.agent.rollout.episode import Episode
+from arpo_verl.desktops.config import EnvironmentConfig
+from arpo_verl.desktops.threaded import ThreadedDesktop
+from arpo_verl.lib.files import replacing_directory
+from arpo_verl.tools.cli.by_hand import record_episode
 from arpo_verl.types import Size, Task
 
 

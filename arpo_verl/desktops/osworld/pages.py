@@ -1,0 +1,118 @@
+"""This module notes what OSWorld's client did with the guest's browser, whose errors its getters only log."""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+from arpo_verl.desktops.osworld.calls import Call, current_call
+
+DRIVER, CONNECT, GOTO = "driver", "connect", "goto"
+
+# Nothing listens at the browser's port, or the program that forwards it finds no browser: it was closed.
+_CLOSED = ("ECONNREFUSED", "ECONNRESET", "EPIPE", "socket hang up", "other side closed")
+# This is no failure: the page is a download, or was left for another page.
+_NO_FAILURE = "net::ERR_ABORTED"
+_LOCAL = re.compile(r"localhost|127\.[\d.]+|\[::1\]|0\.0\.0\.0")
+
+
+@dataclass(frozen=True)
+class PageCall:
+    """This is one call of Playwright's that may fail: to start its driver, connect to the browser, or load a page."""
+
+    kind: str
+    target: str = ""
+    """The URL."""
+    error: str = ""
+    """Empty if it succeeded."""
+    caller: Call = field(default_factory=current_call)
+    """The getter or set-up step that made it."""
+
+    @property
+    def browser_is_closed(self) -> bool:
+        """Return whether it failed because there is no browser."""
+        return self.kind == CONNECT and any(sign in self.error for sign in _CLOSED)
+
+    @property
+    def host(self) -> str:
+        """The page's host on the internet; empty for one of the guest's own pages."""
+        parts = urlsplit(self.target)
+        is_remote = parts.scheme in ("http", "https") and not _LOCAL.fullmatch(parts.hostname or "localhost")
+        return (parts.hostname or "") if is_remote else ""
+
+
+class _PageLog(threading.local):
+    def __init__(self) -> None:
+        self.calls: list[PageCall] = []
+
+
+_log = _PageLog()
+
+
+def page_calls() -> list[PageCall]:
+    """Return this thread's calls since `forget_page_calls`, in order."""
+    return _log.calls
+
+
+def forget_page_calls() -> None:
+    """Empty this thread's log."""
+    _log.calls.clear()
+
+
+def failed_calls() -> list[PageCall]:
+    """Return calls that failed and never succeeded when the same getter or step tried again."""
+    last = {(call.caller, call.kind, call.target): call for call in page_calls()}
+    return [call for call in last.values() if call.error and _NO_FAILURE not in call.error]
+
+
+def note_pages() -> None:
+    """Note what Playwright's classes do from now on; call it once in a process."""
+    from playwright.sync_api import BrowserType, Page
+
+    for owner, name, kind in ((BrowserType, "connect_over_cdp", CONNECT), (Page, "goto", GOTO)):
+        setattr(owner, name, _noted(getattr(owner, name), kind))
+
+
+class NotedPlaywright:
+    """This replaces `sync_playwright` and notes a driver that does not start."""
+
+    def __init__(self) -> None:
+        from playwright.sync_api import sync_playwright
+
+        self._manager: Any = sync_playwright()
+
+    def __enter__(self) -> Any:
+        try:
+            started = self._manager.__enter__()
+        except Exception as error:
+            page_calls().append(PageCall(DRIVER, error=_words(error)))
+            raise
+        page_calls().append(PageCall(DRIVER))
+        return started
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._manager.__exit__(kind, error, at)
+
+
+def _noted(method: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(self: Any, url: str, *args: Any, **options: Any) -> Any:
+        try:
+            result = method(self, url, *args, **options)
+        except Exception as error:
+            page_calls().append(PageCall(kind, url, _words(error)))
+            raise
+        page_calls().append(PageCall(kind, url))
+        return result
+
+    return call
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:500]

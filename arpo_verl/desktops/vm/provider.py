@@ -1,0 +1,152 @@
+"""This module provides QEMU's virtual machines as machines that OSWorld's client controls."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from arpo_verl.desktops.embedded.guest_process import Ended, proof_of
+from arpo_verl.desktops.embedded.machine_provider import GuestAddress, MachineProvider
+from arpo_verl.desktops.vm import template
+from arpo_verl.desktops.vm.boot import PASSWORD, check_disk, start
+from arpo_verl.desktops.vm.config import VmConfig
+from arpo_verl.desktops.vm.image import Image
+from arpo_verl.desktops.vm.machine import VirtualMachine
+from arpo_verl.errors import DesktopBootError
+from arpo_verl.lib.relay import HOST
+from arpo_verl.types import Size
+
+logger = logging.getLogger(__name__)
+
+
+class QemuProvider(MachineProvider):
+    """The provider has one machine at a time: a clone of the image's template, or a cold boot if there can be no clone.
+
+    Every reset makes another machine, after the old one is gone. Any thread may call its methods, one at a time;
+    `stop` may also be called while another one hangs, and ends that one.
+    """
+
+    def __init__(
+        self,
+        config: VmConfig,
+        path_to_vm: str,
+        screen_size: Size,
+        boot_timeout_s: float = 300.0,
+        password: str = PASSWORD,
+    ):
+        """Check the image; nothing starts yet.
+
+        Args:
+            password: password of the guest's user, for images without QEMU's agent.
+
+        Raises:
+            ConfigError: `path_to_vm` is no image.
+        """
+        self._config = config
+        self._image = Image.at(path_to_vm)
+        self._screen = screen_size
+        self._boot_timeout_s = boot_timeout_s
+        self._password = password or PASSWORD
+        self._machine: VirtualMachine | None = None
+        self._lock = threading.RLock()
+        self._stops = 0
+
+    def start(self) -> None:
+        """Start a machine, if none runs, and wait for its desktop.
+
+        Raises:
+            DesktopBootError: the machine did not come up.
+            MissingDependencyError: a program or a Python package is not installed.
+        """
+        stops = self._stops
+        with self._lock:
+            if self._machine is None or not self._machine.is_alive():
+                self._start(stops)
+
+    def address(self) -> GuestAddress:
+        """Return the guest's address, whose ports change with each reset.
+
+        Raises:
+            DesktopBootError: no machine was started.
+        """
+        if self._machine is None:
+            raise DesktopBootError("the machine is not running: call start first")
+        return GuestAddress.forwarded(HOST, self._machine.ports)
+
+    def reset(self) -> None:
+        """Start another machine in the place of this one.
+
+        Raises:
+            DesktopBootError: the machine did not come up.
+        """
+        stops = self._stops
+        with self._lock:
+            self._end()
+            self._start(stops)
+
+    def stop(self) -> None:
+        """Release processes, memory and ports. Safe to call twice. A start in another thread fails, also one that waits
+        for another process's template."""
+        self._stops += 1
+        self._end()
+
+    def _end(self) -> None:
+        machine, self._machine = self._machine, None
+        if machine is not None:
+            machine.close()
+
+    def why_gone(self) -> str:
+        """Return why the machine is gone; empty if it runs."""
+        machine = self._machine
+        return "it was stopped" if machine is None else machine.why_gone()
+
+    def why_down(self) -> Ended | None:
+        """Return what the guest's programs did to end the machine; None if nothing shows that they did."""
+        machine = self._machine
+        return None if machine is None else machine.why_down()
+
+    def why_ended(self) -> str:
+        return proof_of(self.why_down())
+
+    def _start(self, stops: int) -> None:
+        """Start a machine, unless `stop` has been called since the count `stops`."""
+        began = time.monotonic()
+
+        def is_stopped() -> bool:
+            return self._stops != stops
+
+        def made(machine: VirtualMachine) -> None:
+            self._machine = machine
+            if is_stopped():
+                raise DesktopBootError("the machine was stopped while it started")
+
+        folder = self._template(is_stopped)
+        check_disk(self._config)
+        try:
+            start(self._config, self._image, self._screen, folder, self._boot_timeout_s, self._password, made)
+        except BaseException:
+            self._end()
+            if folder is not None and not is_stopped():
+                template.doubt(folder)
+            raise
+        if folder is not None:
+            template.trust(folder)
+        origin = "booted" if folder is None else "cloned"
+        logger.info("a machine was %s after %.2f s", origin, time.monotonic() - began)
+
+    def _template(self, is_stopped: Callable[[], bool] = lambda: False) -> Path | None:
+        """Return the template to clone; None for a cold boot, with a warning if there can be no template."""
+        if not self._config.template:
+            return None
+        try:
+            return template.ensure(
+                self._config, self._image, self._screen, self._boot_timeout_s, self._password, is_stopped=is_stopped
+            )
+        except template.TemplateError as error:
+            if is_stopped():
+                raise DesktopBootError("the machine was stopped while it waited for a template") from error
+            logger.warning("every desktop and every reset boots cold, which takes minutes: %s", error)
+            return None

@@ -1,0 +1,328 @@
+"""A template is a folder with a booted machine that clones start from: memory, device state, disk and a manifest.
+
+QEMU calls this VM templating: the memory lies in a file that the booting machine shares and clones map privately, and
+the saved state leaves it out (`x-ignore-shared`). A clone needs the same QEMU, processor and arguments as its template.
+So the manifest has all of them, and a template that differs is made again.
+
+Source: QEMU's docs/system/vm-templating.rst.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from arpo_verl.desktops.vm import guest
+from arpo_verl.desktops.vm.boot import MANIFEST, PASSWORD, start
+from arpo_verl.desktops.vm.config import VmConfig, own_folder
+from arpo_verl.desktops.vm.image import FIRMWARE, Image, digest
+from arpo_verl.desktops.vm.machine import VirtualMachine, for_template, hardware, require_files, version, which
+from arpo_verl.errors import ArpoError, ConfigError, DesktopBootError, MissingDependencyError
+from arpo_verl.lib.files import replacing_directory, write_whole
+from arpo_verl.types import Size
+
+logger = logging.getLogger(__name__)
+
+OLDEST_QEMU = (8, 2)
+"""The first version that maps a template's memory from a read-only file."""
+FORMAT = 1
+FILES = ("memory", "state", "disk")
+QUIET_S = 5.0
+"""A machine has settled when its screen stayed the same for so long, while its processors were mostly idle."""
+BUSY = 0.2
+"""Processor time per second below which a machine is idle."""
+SETTLE_TIMEOUT_S = 300.0
+SAVE_TIMEOUT_S = 300.0
+LOCK_TIMEOUT_S = 3600.0
+LOCK_POLL_S = 0.2
+DISK_MIB = 1024
+"""Room for a boot's writes to its disk, and for the devices' state."""
+
+MOST_FAILURES = 2
+"""After so many clones in a row that did not start from a whole template, this process boots cold."""
+
+_read: set[Path] = set()
+"""Templates that this process has read and found whole."""
+_failures: Counter[Path] = Counter()
+
+
+class TemplateError(ArpoError, RuntimeError):
+    """No template can be made or used here, so machines boot cold."""
+
+
+def folder_of(config: VmConfig, image: Image, screen: Size) -> Path:
+    """Return the folder of the template for these options, image and screen."""
+    shape = [str(image.disk), list(screen), config.memory_mib, config.cpus, config.accelerator]
+    return config.path / "templates" / hashlib.sha256(json.dumps(shape).encode()).hexdigest()[:16]
+
+
+def ensure(
+    config: VmConfig,
+    image: Image,
+    screen: Size,
+    boot_timeout_s: float,
+    password: str = PASSWORD,
+    say: Callable[[str], object] = logger.warning,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> Path:
+    """Return the folder of a template that fits; if there is none, one process of the host makes it.
+
+    Args:
+        is_stopped: asked while another process makes the template; True ends the wait.
+
+    Raises:
+        TemplateError: there can be no template here.
+        DesktopBootError: the machine does not boot.
+    """
+    binary = which(config)
+    if version(binary)[:2] < OLDEST_QEMU:
+        found = ".".join(map(str, version(binary)))
+        remedy = "name one by environment.vm.binary"
+        raise TemplateError(f"templates need QEMU 8.2 or newer, but {binary} is {found}; {remedy}")
+    folder = folder_of(config, image, screen)
+    own_folder(config.path)
+    own_folder(folder.parent)
+    if why_unfit(config, image, screen, folder, read_files=folder not in _read):
+        with _alone(folder, is_stopped) as lock:
+            if reason := why_unfit(config, image, screen, folder):
+                for left in set(folder.parent.glob(f".{folder.name}.*")) - {lock}:  # left by a killed process
+                    shutil.rmtree(left)
+                say(f"making a template in {folder}: {reason}")
+                _make(config, image, screen, folder, boot_timeout_s, password, say)
+        _failures.pop(folder, None)
+    _read.add(folder)
+    if _failures[folder] >= MOST_FAILURES:
+        raise TemplateError(f"{MOST_FAILURES} clones in a row did not start from {folder}, though its files are whole")
+    return folder
+
+
+@contextlib.contextmanager
+def _alone(folder: Path, is_stopped: Callable[[], bool]) -> Iterator[Path]:
+    """Let one process of this host in at a time, and yield the lock's file."""
+    lock = folder.with_name(f".{folder.name}.lock")
+    held, deadline = FileLock(lock), time.monotonic() + LOCK_TIMEOUT_S
+    while not held.is_locked:
+        try:
+            held.acquire(timeout=min(LOCK_POLL_S, LOCK_TIMEOUT_S))  # older filelocks have no `cancel_check`
+        except Timeout as error:
+            if is_stopped() or time.monotonic() >= deadline:
+                raise TemplateError(f"another process has been making {folder} for {LOCK_TIMEOUT_S:g} s") from error
+    try:
+        yield lock
+    finally:
+        held.release()
+
+
+def doubt(folder: Path) -> None:
+    """Count a clone that did not start: `ensure` reads the template again, and gives it up after some in a row."""
+    _read.discard(folder)
+    _failures[folder] += 1
+
+
+def trust(folder: Path) -> None:
+    """Forget the failures of a template, since a clone of it started."""
+    _failures.pop(folder, None)
+
+
+def why_unfit(
+    config: VmConfig, image: Image, screen: Size, folder: Path, read_files: bool = True, read_image: bool = False
+) -> str:
+    """Return why no clone can start from `folder`; empty if one can.
+
+    Args:
+        read_files: also check every byte of the template.
+        read_image: also check every byte of the image.
+
+    Raises:
+        TemplateError: an earlier attempt found that there can be no template; it is not made again.
+    """
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        made_of, refused = dict(manifest["made_of"]), str(manifest["refused"])
+        files = {name: (manifest["files"][name]["stat"], manifest["files"][name]["blake2b"]) for name in _names(image)}
+        image_digests = manifest["image"]
+    except FileNotFoundError:
+        return "there is none yet"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"its manifest cannot be read: {error!r}"
+    expected = _made_of(config, image, screen)
+    differing = [name for name in expected if made_of.get(name) != expected[name]]
+    if differing:
+        return f"it was made with another {', '.join(differing)}"
+    if refused:
+        raise TemplateError(f"{refused}; to try again, remove {folder}")
+    for name, (status, content) in files.items():
+        if _stat(folder / name) != status:
+            return f"its file {name} was changed"
+        try:
+            if read_files and digest(folder / name) != content:
+                return f"its file {name} is corrupt"
+        except OSError as error:
+            return f"its file {name} cannot be read: {error}"
+    if read_image and _image_digests(image) != image_digests:
+        return "the image was changed"
+    return ""
+
+
+def _made_of(config: VmConfig, image: Image, screen: Size) -> dict[str, Any]:
+    """Return all that a template depends on, by its name in messages."""
+    return {
+        "format": FORMAT,
+        "image": {place: _stat(path) for place, path in image.files.items()},
+        "QEMU": [*version(which(config)), *_stat(which(config))],
+        "machine": hardware(config, image, screen),
+        "processor": _processor() if config.accelerator == "kvm" else "emulated",
+    }
+
+
+def _processor() -> list[str]:
+    """Return the processor's model, microcode and features, and the kernel, which chooses among the features: a
+    template found these at its boot, and its clones go on with them."""
+    with open("/proc/cpuinfo") as file:
+        lines = [line.split(":", 1) for line in file.read().split("\n\n", 1)[0].splitlines()]
+    wanted = ("model name", "stepping", "microcode", "flags")
+    return [platform.release(), *(value.strip() for name, value in lines if name.strip() in wanted)]
+
+
+def _stat(path: Path) -> list[int]:
+    try:
+        status = path.stat()
+    except OSError:
+        return []
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _image_digests(image: Image) -> dict[str, str]:
+    return {place: digest(path) for place, path in image.files.items()}
+
+
+def _make(
+    config: VmConfig,
+    image: Image,
+    screen: Size,
+    folder: Path,
+    boot_timeout_s: float,
+    password: str,
+    say: Callable[[str], object],
+) -> None:
+    began = time.monotonic()
+    require_files(image.files.values())
+    free_mib = shutil.disk_usage(folder.parent).free >> 20
+    if free_mib < config.memory_mib + DISK_MIB:  # a full disk would end QEMU, whose memory lies on it
+        raise TemplateError(
+            f"{folder.parent} has {free_mib} MiB free, but a template may take {config.memory_mib + DISK_MIB}"
+        )
+    with replacing_directory(folder) as scratch:
+        _make_disk(image, scratch)
+        machine = VirtualMachine(config, image, screen, for_template(config, image, scratch))
+        try:
+            guest.await_desktop(machine, boot_timeout_s)
+            say(f"booted after {time.monotonic() - began:.1f} s")
+            await_settled(machine)
+            say(f"settled after {time.monotonic() - began:.1f} s")
+            agent = guest.has_agent(machine)
+            machine.ask("stop")
+            refused = ""
+            try:
+                machine.migrate("migrate", "/template/state", SAVE_TIMEOUT_S)
+            except DesktopBootError as error:
+                if not machine.is_alive():  # as if the host killed it: another machine may be savable
+                    raise
+                refused = f"this machine cannot be saved ({error})"
+        finally:
+            machine.close()
+        if not refused:
+            seal(config, image, screen, scratch, agent)
+            try:
+                start(config, image, screen, scratch, boot_timeout_s, password).close()
+            except DesktopBootError as error:
+                refused = f"no clone of it started ({error})"
+        if refused:
+            refuse(config, image, screen, scratch, refused)
+    why_unfit(config, image, screen, folder, read_files=False)  # raises if it was refused
+    say(f"the template is ready after {time.monotonic() - began:.1f} s")
+
+
+def seal(config: VmConfig, image: Image, screen: Size, folder: Path, agent: bool) -> None:
+    """Make a saved machine's files a template: read-only, owned by us, with a manifest."""
+    names = _names(image)
+    owner = (os.geteuid(), os.getegid())
+    os.chown(folder, *owner)
+    folder.chmod(0o755)
+    # QEMU's user owned the folder until now, and must not choose the files whose modes and owners we set.
+    found = {entry.name: entry.stat(follow_symlinks=False) for entry in os.scandir(folder)}
+    if set(found) != set(names) or not all(stat.S_ISREG(one.st_mode) and one.st_nlink == 1 for one in found.values()):
+        raise TemplateError(f"the machine left other files than a template's: {', '.join(sorted(found))}")
+    for name in names:
+        os.chown(folder / name, *owner, follow_symlinks=False)
+        (folder / name).chmod(0o444)
+    manifest = {
+        "made_of": _made_of(config, image, screen),
+        "image": _image_digests(image),
+        "files": {name: {"stat": _stat(folder / name), "blake2b": digest(folder / name)} for name in names},
+        "agent": agent,
+        "refused": "",
+    }
+    write_whole(folder / MANIFEST, json.dumps(manifest, indent=1).encode() + b"\n")
+
+
+def refuse(config: VmConfig, image: Image, screen: Size, folder: Path, reason: str) -> None:
+    """Replace a template's files by the reason why there can be none, so that no process makes it again."""
+    os.chown(folder, os.geteuid(), os.getegid())  # QEMU's user owned it until now
+    for entry in os.scandir(folder):
+        os.unlink(entry.path)
+    manifest = {
+        "made_of": _made_of(config, image, screen),
+        "image": {},
+        "files": {name: {"stat": [], "blake2b": ""} for name in _names(image)},
+        "refused": reason,
+    }
+    write_whole(folder / MANIFEST, json.dumps(manifest, indent=1).encode() + b"\n")
+
+
+def _names(image: Image) -> tuple[str, ...]:
+    return (*FILES, "variables") if image.kernel is None else FILES
+
+
+def _make_disk(image: Image, folder: Path) -> None:
+    """Make the disk for the booting machine. Its backing file is unchecked: the image's path differs in the sandbox."""
+    try:
+        looked = ["qemu-img", "info", "-f", "qcow2", "--output=json", str(image.disk)]
+        told = subprocess.run(looked, capture_output=True, text=True, check=True)
+    except FileNotFoundError as error:
+        raise MissingDependencyError("qemu-img is not installed; run: apt-get install -y qemu-utils") from error
+    except subprocess.CalledProcessError as error:
+        raise ConfigError(f"QEMU cannot read the disk image {image.disk}: {error.stderr.strip()[-500:]}") from error
+    size = json.loads(told.stdout)["virtual-size"]
+    layers = ["-f", "qcow2", "-u", "-b", "/image", "-F", "qcow2"]
+    subprocess.run(["qemu-img", "create", "-q", *layers, str(folder / "disk"), str(size)], check=True)
+    if image.kernel is None:
+        shutil.copyfile(FIRMWARE[1], folder / "variables")
+
+
+def await_settled(machine: VirtualMachine) -> None:
+    """Wait until the screen stays the same for a while and the processors are idle, or at most `SETTLE_TIMEOUT_S`."""
+    deadline = time.monotonic() + SETTLE_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if not machine.is_alive():
+            raise DesktopBootError(f"the machine ended: {machine.why_gone()}")
+        before, began = guest.screenshot(machine), machine.processor_s()
+        time.sleep(QUIET_S)
+        worked_s = machine.processor_s() - began  # before the next screenshot, which takes time too
+        if before is not None and guest.screenshot(machine) == before and worked_s < BUSY * QUIET_S:
+            return
+    logger.warning("the desktop did not settle within %g s; the template is saved as it is", SETTLE_TIMEOUT_S)

@@ -1,0 +1,193 @@
+"""This plays one task by hand, for `arpo-verl try`."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from arpo_verl.agent.models.family import ModelFamily
+from arpo_verl.agent.rollout.blocking import play_blocking, run_blocking
+from arpo_verl.agent.rollout.config import GuiAgentConfig
+from arpo_verl.agent.rollout.conversation import Conversation
+from arpo_verl.agent.rollout.episode import Episode
+from arpo_verl.agent.rollout.scoring import score_episode
+from arpo_verl.agent.rollout.scripted import ScriptedConversation, replies_of
+from arpo_verl.desktops.base import DesktopEnvironment
+from arpo_verl.desktops.config import OSWORLD_SCREEN, EnvironmentConfig
+from arpo_verl.desktops.threaded import ThreadedDesktop
+from arpo_verl.errors import TaskError
+from arpo_verl.lib.config import did_you_mean, require
+from arpo_verl.lib.files import write_whole
+from arpo_verl.lib.untrusted import printable_lines
+from arpo_verl.records.documents import EpisodeRecord
+from arpo_verl.records.episode_folder import write_episode
+from arpo_verl.reward import compute_score
+from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
+from arpo_verl.tasks.loader import load_tasks, shipped_file, shipped_ids
+from arpo_verl.tasks.schema import INFEASIBLE
+from arpo_verl.tools.cli.interrupts import INTERRUPTED, ended_by_signals
+from arpo_verl.tools.cli.options import build_environment
+from arpo_verl.tools.cli.replies import PromptedReplies, read_replies
+from arpo_verl.types import Action, Evaluation, Fail, Observation, Size, StopReason, Task
+
+T = TypeVar("T")
+
+
+def play_by_hand(args: argparse.Namespace) -> int:
+    """Play the task of `arpo-verl try`; return 0 after it was played and evaluated."""
+    task = find_task(args.task)
+    environment = environment_config(args, task)
+    max_steps = args.max_steps
+    if max_steps is None:
+        max_steps = len(expert_replies(task.task_id)) if args.expert else 15
+    agent = GuiAgentConfig(max_steps=max_steps, max_screenshots=None, model_family=args.model_family)
+    conversation = _conversation(args, agent.family, task, environment.screen_size)
+    args.out.mkdir(parents=True, exist_ok=True)
+    _say(f"task {task.task_id}: {task.instruction}")
+    newest = args.out / f"newest-{task.task_id}.png"
+    try:
+        with ended_by_signals(), _WatchedDesktop(environment, newest) as desktop:
+            desktop.prepare()
+            _say(f"the newest screenshot is always in {newest}")
+            episode = play_blocking(task, desktop, conversation, agent)
+            folder = _record(args.out, episode, newest)
+    except KeyboardInterrupt:
+        _say("\ninterrupted: the desktop is closed, without an evaluation")
+        return INTERRUPTED
+    _say(_describe(episode))
+    _say(f"recorded in {folder}")
+    return 0
+
+
+def find_task(name: str) -> Task:
+    """Return the task of a file, or the shipped one with this id.
+
+    Raises:
+        TaskError: there is no such task, or the file has several.
+    """
+    if not Path(name).exists() and (hint := did_you_mean(name, shipped_ids())) and shipped_file(name) is None:
+        raise TaskError(f"there is no task {name}{hint}")
+    tasks = load_tasks(name if Path(name).exists() else shipped_file(name) or name)
+    if len(tasks) != 1:
+        raise TaskError(f"try plays one task, but {name} has {len(tasks)}; name the task's own file")
+    return tasks[0]
+
+
+def environment_config(args: argparse.Namespace, task: Task) -> EnvironmentConfig:
+    """Return the environment section of the command line.
+
+    Raises:
+        ConfigError: an option does not exist or has a wrong value.
+    """
+    screen = args.screen or (EXPERT_SCREEN if shipped_file(task.task_id) else OSWORLD_SCREEN)
+    return build_environment(args, {"screen_size": screen})
+
+
+def _conversation(args: argparse.Namespace, family: ModelFamily, task: Task, screen: Size) -> Conversation:
+    if args.expert:
+        sides = list(EXPERT_SCREEN)
+        require(screen == EXPERT_SCREEN, "environment.screen_size", f"{sides}, the expert's own", list(screen))
+        texts = [family.format(reply, EXPERT_SCREEN, EXPERT_SCREEN) for reply in expert_replies(task.task_id)]
+        return ScriptedConversation(replies_of(texts), EXPERT_SCREEN)
+    if args.replies is not None:
+        replies = read_replies(args.replies)
+        return ScriptedConversation(replies_of(replies.texts), args.image_size or replies.image_size)
+    return ScriptedConversation(PromptedReplies(family, args.image_size, _say), args.image_size)
+
+
+def _record(out: Path, episode: Episode, newest: Path) -> Path:
+    """Record the episode as a training run does, with the last screenshot, which no reply answered, beside it."""
+    folder = record_episode(out, episode, uid=datetime.now().strftime("%Y%m%d-%H%M%S-%f"))
+    newest.replace(folder / f"final{newest.suffix}")
+    return folder
+
+
+def _say(line: str) -> None:
+    print(printable_lines(line), flush=True)
+
+
+class _WatchedDesktop(DesktopEnvironment):
+    """This desktop prints what it does and how long that takes, and keeps the newest screenshot in a file.
+
+    It is a context manager, so that an interrupt at any moment leaves no desktop behind.
+
+    Args:
+        newest: the file for the newest screenshot.
+    """
+
+    def __init__(self, config: EnvironmentConfig, newest: Path):
+        self._environment = ThreadedDesktop(config, "try")
+        self._newest = newest
+
+    def prepare(self) -> None:
+        _say("booting a desktop; importing OSWorld's client alone takes some seconds ...")
+        self._timed("booted", self._environment.prepare)
+
+    def reset(self, task: Task) -> Observation:
+        _say("setting the task up ...")
+        return self._see(self._timed("set up", lambda: self._environment.reset(task)))
+
+    def step(self, action: Action) -> Observation:
+        return self._see(self._timed(str(action), lambda: self._environment.step(action)))
+
+    def evaluate(self) -> Evaluation:
+        _say("asking the evaluator ...")
+        return self._timed("evaluated", self._environment.evaluate)
+
+    def close(self) -> None:
+        self._environment.close()
+        self._newest.unlink(missing_ok=True)
+
+    def _timed(self, what: str, function: Callable[[], T]) -> T:
+        began = time.perf_counter()
+        result = function()
+        _say(f"  {time.perf_counter() - began:6.2f} s  {what}")
+        return result
+
+    def _see(self, observation: Observation) -> Observation:
+        # Replace the whole file, so that a viewer that watches it never reads half an image.
+        write_whole(self._newest, observation.screenshot, sync=False)
+        return observation
+
+
+def _describe(episode: Episode) -> str:
+    """Describe how it ended, what each metric got and returned, and the score, in lines for a terminal."""
+    lines = [f"stopped: {episode.stop_reason.value} after {len(episode.turns)} replies"]
+    if episode.turns[-1].parse_error is not None:
+        lines.append(f"  the last reply is malformed: {episode.turns[-1].parse_error}")
+    for call in episode.metrics:
+        lines += [
+            f"  {call.metric} returned {call.returned}",
+            f"    found    {call.result}",
+            f"    expected {call.expected}",
+        ]
+    if not episode.metrics:
+        lines.append(f"  no metric ran: {_without_metric(episode)}")
+    lines.append(f"score {episode.success:g}")
+    return "\n".join(lines)
+
+
+def _without_metric(episode: Episode) -> str:
+    said_so = any(isinstance(action, Fail) for turn in episode.turns for action in turn.actions)
+    if episode.task.spec["evaluator"].get("func") == INFEASIBLE:
+        return "the task is infeasible, and the agent " + ("said so" if said_so else "did not say so")
+    if episode.stop_reason is StopReason.DESKTOP_ENDED:
+        return "the agent ended its own desktop"
+    if episode.stop_reason is StopReason.FAILED:
+        return "the agent gave up on a task that can be done"
+    return "the evaluator found nothing to evaluate"
+
+
+def record_episode(directory: Path, episode: Episode, uid: str, session: int = 0) -> Path:
+    """Record a finished episode from outside of a training; return its folder.
+
+    Raises:
+        OSError: the files cannot be written.
+    """
+    score = run_blocking(score_episode(compute_score, episode, "", {}))
+    row = {"uid": uid, "session_id": session, "global_steps": 0}
+    return write_episode(directory, EpisodeRecord.of_row(row, episode, score), episode.screenshots)

@@ -1,0 +1,90 @@
+"""`arpo-verl fetch-tasks` gets OSWorld's task files at a pinned commit, by download or from a copied archive."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from arpo_verl.errors import FetchError
+from arpo_verl.lib.files import FULL
+from arpo_verl.versions import OSWORLD_ARCHIVE, OSWORLD_COMMIT
+
+DESCRIPTION = f"""\
+Puts OSWorld's task files (its folder evaluation_examples, 369 tasks in ten domains)
+into a folder, at commit {OSWORLD_COMMIT[:12]} of github.com/xlang-ai/OSWorld.
+An interrupted download resumes where it stopped. Your own files are never overwritten.
+"""
+EPILOG = f"""without the internet: on a machine that has it, download
+  {OSWORLD_ARCHIVE}
+copy the file here, and name it with --archive.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command's parser."""
+    parser = commands.add_parser(
+        "fetch-tasks",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--folder", type=Path, required=True, help="folder for test_all.json and examples/")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--url", default=OSWORLD_ARCHIVE, help="address of a mirror of the same archive (default: GitHub)"
+    )
+    source.add_argument("--archive", type=Path, metavar="FILE", help="the archive, if it is already on this machine")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fetch missing files; print what is there, and the recipe's line."""
+    from arpo_verl.tasks.osworld_files import INDEX, count_by_domain, stored_files
+
+    files = stored_files(args.folder)
+    if files is None:
+        files = _fetch(args.folder, args.url, args.archive)
+    counts = count_by_domain(files)
+    print(f"{sum(counts.values())} tasks: {', '.join(f'{domain} {count}' for domain, count in counts.items())}")
+    print(f"data.train_files={(args.folder / INDEX).absolute()}")
+    return 0
+
+
+def _fetch(folder: Path, url: str, archive: Path | None) -> Mapping[str, bytes]:
+    from arpo_verl.tasks.osworld_files import read_archive, store_files
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if archive is not None:
+            files = read_archive(archive)
+        else:
+            files = _downloaded(url, folder / f".osworld-{OSWORLD_COMMIT[:12]}.part")
+        store_files(files, folder)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise FetchError(
+            f"the disk of {folder} is full; free 100 MB, then run the same command again to resume"
+        ) from error
+    return files
+
+
+def _downloaded(url: str, part: Path) -> Mapping[str, bytes]:
+    from arpo_verl.tasks.download import download
+    from arpo_verl.tasks.osworld_files import MAX_ARCHIVE_BYTES, read_archive
+
+    print(f"downloading {url}")
+    try:
+        download(url, part, MAX_ARCHIVE_BYTES)
+    except FetchError as error:
+        raise FetchError(
+            f"{error}. Run the same command again to resume, or name a mirror with --url, or an archive with --archive"
+        ) from error
+    try:
+        files = read_archive(part)
+    except FetchError:
+        part.unlink()  # otherwise the next download would resume it
+        raise
+    part.unlink()
+    return files

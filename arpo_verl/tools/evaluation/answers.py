@@ -1,0 +1,147 @@
+"""A server's answer to our request for a reply, as OpenAI's chat completions. Pure.
+
+It comes from others, so we read it within bounds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+
+from arpo_verl.agent.harness.chat_completions import ToolCall
+from arpo_verl.errors import ConfigError, EndpointError
+from arpo_verl.lib.untrusted import encodable
+
+_NO_CALL_PARSER = (
+    "start it without a parser of tool calls (vLLM: without --enable-auto-tool-choice and --tool-call-parser; SGLang: "
+    "without --tool-call-parser)"
+)
+_NO_REASONING_PARSER = "start it without a parser of reasoning (vLLM, SGLang: without --reasoning-parser)"
+NO_FILTER = "turn its filter off, or leave the task out"
+_CALLS = dict.fromkeys(("tool_calls", "function_call"), _NO_CALL_PARSER)
+_REASONING = dict.fromkeys(("reasoning_content", "reasoning", "reasoning_details", "thinking"), _NO_REASONING_PARSER)
+_FILTERS = dict.fromkeys(
+    ("refusal", "content_filter", "safety", "sensitive", "recitation", "prohibited_content", "blocklist"), NO_FILTER
+)
+"""Where a server puts an answer instead of the text, what it sets as `finish_reason` then, and what to do about it. The
+model's text is complete without its reasoning alone."""
+_PLACES = {*_CALLS, *_REASONING, *_FILTERS}
+_ABORTED = (
+    *("abort", "aborted", "cancelled", "canceled", "error", "failed", "timeout", "network_error"),
+    *("engine_overloaded", "insufficient_system_resource"),
+)
+"""Reasons for the end of a reply that the engine caused."""
+_CUT = ("length", "max_tokens", "model_length")
+"""Reasons for the end of a reply that had too many tokens."""
+TURN_TOKENS = 16
+"""Tokens of the chat's marks around a screenshot and the next reply: eleven in Qwen's template."""
+_MANY_TOKENS = 1 << 30
+"""No sequence has so many tokens: we ignore such a count."""
+
+
+class _Choice(msgspec.Struct):
+    message: dict[str, Any]
+    finish_reason: Any = None
+    error: Any = None
+
+
+class _Answer(msgspec.Struct):
+    choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
+    error: Any = None
+    usage: Any = None
+
+
+class _Part(msgspec.Struct):
+    type: str
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class ServerReply:
+    """A server's reply to a request of ours."""
+
+    text: str
+    calls: list[ToolCall]
+    """Calls of tools, apart from the text, if tools were offered."""
+    is_cut: bool
+    """Whether it had too many tokens and has no end."""
+    total_tokens: int
+    """Tokens up to its end by the server's count; 0 if the server does not say."""
+    prompt_tokens: int
+    """Tokens of the prompt by the server's count; 0 if the server does not say."""
+    reply_tokens: int
+    """Most tokens that it can have."""
+
+
+def read_answer(
+    answer: Mapping[str, Any], max_tokens: int, shown: Callable[[str], str], with_tools: bool = False
+) -> ServerReply:
+    """Read a server's answer.
+
+    Args:
+        max_tokens: most tokens of the reply, as we asked.
+        shown: makes a server's text fit for a message.
+        with_tools: whether tools were offered, so that calls may be apart from the text.
+
+    Raises:
+        EndpointError: the answer has no reply.
+        ConfigError: the server put it elsewhere than into its text, or filtered it.
+    """
+    try:
+        # JSON can have half of a character, which we could neither show nor send.
+        read = msgspec.convert(json.loads(encodable(json.dumps(answer, ensure_ascii=False))), _Answer)
+        choice = read.choices[0]
+        text, apart = _text_of(choice.message)
+    except ValueError as error:
+        raise EndpointError(f"the server does not answer as OpenAI's API: {shown(str(answer))}") from error
+    message, reason = choice.message, str(choice.finish_reason).lower()
+    is_silent = not text.strip() and not message.get("tool_calls")
+    for name, remedy in (_FILTERS | ({} if with_tools else _CALLS) | (_REASONING if is_silent else {})).items():
+        if name in apart or reason == name:
+            said = shown(str(message))
+            raise ConfigError(f"the server gives a reply as {name} instead of text; {remedy}; it answered {said}")
+    if broken := choice.error or read.error or (reason in _ABORTED and reason):
+        raise EndpointError(f"the server's engine broke off a reply: {shown(str(broken))}")
+    total, prompt, reply = _read_usage(read.usage, text)
+    tokens = max_tokens if reason in _CUT else reply
+    if is_silent and not text and tokens > TURN_TOKENS:
+        raise ConfigError(f"the server gives a reply of {tokens} tokens without their text; {_NO_REASONING_PARSER}")
+    calls = message.get("tool_calls") or () if with_tools else ()
+    try:
+        read_calls = msgspec.convert(calls, list[ToolCall])
+    except ValueError as error:
+        raise EndpointError(f"the server must give calls of tools as OpenAI's API, got {shown(str(calls))}") from error
+    return ServerReply(text, read_calls, reason in _CUT, total, prompt, reply)
+
+
+def _text_of(message: Mapping[str, Any]) -> tuple[str, set[str]]:
+    """Return a message's text, and the names of what it has beside the text: fields, and parts of other types.
+
+    Raises:
+        ValueError: it is no message.
+    """
+    apart = {name for name, value in message.items() if value and str(value).strip()}
+    # Without a content the model wrote only its end, or only what the server reports elsewhere.
+    if "content" not in message and not apart & _PLACES:
+        raise ValueError("no content")
+    content = msgspec.convert(message.get("content"), str | list[_Part] | None)
+    parts = [_Part("text", content)] if isinstance(content, str) else content or []
+    texts = [part.text for part in parts if part.type not in _PLACES]
+    if None in texts:
+        raise ValueError("a part without a text")
+    return "".join(filter(None, texts)), apart | {part.type for part in parts}
+
+
+def _read_usage(usage: Any, text: str) -> tuple[int, int, int]:
+    """Return the tokens up to the reply's end and of the prompt, 0 if unknown, and the most that the reply can have."""
+    told = usage if isinstance(usage, Mapping) else {}
+    counts = (told.get(name) for name in ("total_tokens", "prompt_tokens", "completion_tokens"))
+    total, prompt, reply = (count if type(count) is int and 0 < count < _MANY_TOKENS else 0 for count in counts)
+    # Half a character of the model's comes back as one with more tokens; no token has less than a byte.
+    if not reply or "\ufffd" in text:
+        reply = len(text.encode("utf-8", "replace"))
+    return total, prompt, reply

@@ -1,0 +1,150 @@
+"""This shows the effect of replay on groups, tasks and metrics, and the age of replays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from arpo_verl.records.groups import TrainedRow
+from arpo_verl.records.metrics import Metrics
+from arpo_verl.records.summaries import EpisodeSummary
+from arpo_verl.tools.viewer.overview.rates import Rate
+
+WITHOUT = "replay/without/"
+
+
+@dataclass(frozen=True)
+class TaskReplays:
+    """These are a task's numbers of groups and replays."""
+
+    task_id: str
+    groups: int
+    replays: int
+
+
+@dataclass(frozen=True)
+class Compared:
+    """This is a metric's mean over the steps with a replay, for all rows and without the replayed ones."""
+
+    name: str
+    with_replays: float
+    without: float
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """This counts groups whose members differ in `what`: if all are equal, every advantage is 0.
+
+    It covers the recorded groups whose replaced episodes' own results are known.
+    """
+
+    what: str
+    as_played: Rate
+    as_trained: Rate
+
+
+@dataclass(frozen=True)
+class ReplayEffect:
+    """This is the effect of replay; values that the run did not record are None or empty."""
+
+    injected: int
+    missed: int
+    groups: dict[str, int]
+    """Groups by outcome, before any replay: all_failed, mixed, all_solved."""
+    teaching: list[Teaching]
+    tasks: list[TaskReplays]
+    """Tasks with a replay, most replays first."""
+    ages: list[int]
+    """Ages of the replays, in training steps, in order."""
+    median_age: float | None
+    compared: list[Compared]
+    steps_with_replay: int
+    ratio_mean: float | None
+    """Mean over the replayed rows' tokens of the policy's probability divided by the original policy's."""
+    store_trajectories: int | None
+    """Trajectories in the store at the end."""
+    has_groups_file: bool
+
+
+def replay_effect(
+    groups: Sequence[Sequence[TrainedRow]], episodes: Iterable[EpisodeSummary], metrics: Metrics
+) -> ReplayEffect:
+    """Combine the trainer's metrics, the recorded groups and their episodes."""
+    injected = metrics.column("replay/injected")
+    replayed = [position for position, count in enumerate(injected) if count]
+    ages = [age for group in groups for row in group if (age := _age(row)) is not None]
+    stored = [value for value in metrics.column("replay/store_trajectories") if value is not None]
+    return ReplayEffect(
+        injected=_total(metrics, "replay/injected"),
+        missed=_total(metrics, "replay/missed"),
+        groups={name: _total(metrics, f"replay/groups_{name}") for name in ("all_failed", "mixed", "all_solved")},
+        teaching=_teaching(groups, {(episode.uid, episode.session): episode for episode in episodes}),
+        tasks=_by_task(groups),
+        ages=sorted(ages),
+        median_age=median(ages) if ages else None,
+        compared=_compare(metrics, replayed),
+        steps_with_replay=len(replayed),
+        ratio_mean=_mean(metrics, "replay/ratio_mean", replayed),
+        store_trajectories=int(stored[-1]) if stored else None,
+        has_groups_file=bool(groups),
+    )
+
+
+def _age(row: TrainedRow) -> int | None:
+    """Return the age of the replay in this row, in training steps."""
+    if row.replay is None or row.replay.step is None or row.step is None:
+        return None
+    return row.step - row.replay.step
+
+
+def _teaching(
+    groups: Iterable[Sequence[TrainedRow]], played: Mapping[tuple[str, int], EpisodeSummary]
+) -> list[Teaching]:
+    successes, rewards = [], []
+    for group in groups:
+        known = [(row, episode) for row in group if (episode := played.get((row.uid, row.session))) is not None]
+        if len(known) == len(group) > 1:
+            played_successes = [episode.success for _, episode in known]
+            # Every replay is a success.
+            trained = [1.0 if row.replaced else success for row, success in zip(group, played_successes, strict=True)]
+            successes.append((len(set(played_successes)) > 1, len(set(trained)) > 1))
+            played_rewards = [episode.reward if row.replaced else row.reward for row, episode in known]
+            rewards.append((len(set(played_rewards)) > 1, len({row.reward for row in group}) > 1))
+    outcomes = {"success": successes, "reward (success and format)": rewards}
+    return [
+        Teaching(what, *(Rate(sum(column), len(column)) for column in zip(*pairs, strict=True)))
+        for what, pairs in outcomes.items()
+        if pairs
+    ]
+
+
+def _by_task(groups: Iterable[Sequence[TrainedRow]]) -> list[TaskReplays]:
+    all_groups, replays = Counter[str](), Counter[str]()
+    for group in groups:
+        task_id = group[0].task_id
+        if task_id is None:
+            continue
+        all_groups[task_id] += 1
+        replays[task_id] += sum(row.replaced for row in group)
+    return [TaskReplays(task_id, all_groups[task_id], count) for task_id, count in replays.most_common() if count]
+
+
+def _compare(metrics: Metrics, positions: list[int]) -> list[Compared]:
+    compared = []
+    for name in sorted(name.removeprefix(WITHOUT) for name in metrics.series if name.startswith(WITHOUT)):
+        with_replays, without = _mean(metrics, name, positions), _mean(metrics, WITHOUT + name, positions)
+        if with_replays is not None and without is not None:
+            compared.append(Compared(name, with_replays, without))
+    return compared
+
+
+def _mean(metrics: Metrics, name: str, positions: Iterable[int]) -> float | None:
+    column = metrics.column(name)
+    values = [value for position in positions if (value := column[position]) is not None]
+    return fmean(values) if values else None
+
+
+def _total(metrics: Metrics, name: str) -> int:
+    return int(sum(value for value in metrics.column(name) if value is not None))

@@ -1,6 +1,0 @@
-"""Beside a training run: this package runs desktops in virtual machines, each a clone of one that has already booted.
-
-A machine starts from an image (`image`); `build` makes one of Debian's packages. `machine` runs one QEMU process; the
-same devices boot cold, become a template (`template`) or start as its clone. The main entry is `vm/boot.py: start`,
-behind `vm/provider.py: QemuProvider`, which OSWorld's client uses. This is experimental: docs/vm-desktops.md.
-"""

@@ -1,0 +1,92 @@
+"""GUI-Owl's grammar: what its tool offers beside Qwen2.5-VL's."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arpo_verl.agent.actions.owl import conclusion, format_reply, parse_reply
+from arpo_verl.agent.actions.reply import Reply
+from arpo_verl.errors import ActionParseError
+from arpo_verl.types import Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, Size, TypeText, Wait
+
+IMAGE, SCREEN = Size(1932, 1092), Size(1920, 1080)
+CLEARED = (Hotkey(("ctrl", "a")), Hotkey(("backspace",)))
+
+
+def call(**arguments):
+    return f"<tool_call>\n{json.dumps({'name': 'computer_use', 'arguments': arguments})}\n</tool_call>"
+
+
+def actions_of(**arguments):
+    return parse_reply(f"<thinking>t</thinking>\n{call(**arguments)}", IMAGE, SCREEN).actions
+
+
+@pytest.mark.parametrize(
+    ("arguments", "actions"),
+    [
+        ({"action": "click", "coordinate": [966, 546]}, (Click(Point(960, 540)),)),
+        ({"action": "left_click", "coordinate": [966, 546]}, (Click(Point(960, 540)),)),
+        ({"action": "double_click", "coordinate": [966, 546]}, (Click(Point(960, 540), count=2),)),
+        ({"action": "middle_click", "coordinate": [966, 546]}, (Click(Point(960, 540), "middle"),)),
+        (
+            {"action": "drag", "coordinate": [0, 0], "coordinate2": [966, 546]},
+            (Drag(Point(0, 0), Point(960, 540)),),
+        ),
+        ({"action": "mouse_move", "coordinate": [966, 546]}, (Move(Point(960, 540)),)),
+        ({"action": "key", "keys": ["ctrl", "s"]}, (Hotkey(("ctrl", "s")),)),
+        ({"action": "type", "text": "a b"}, (TypeText("a b"),)),
+        ({"action": "type", "text": "a", "clear": 0, "enter": 1}, (TypeText("a\n"),)),
+        ({"action": "type", "text": "a\n", "enter": "1"}, (TypeText("a\n"),)),
+        ({"action": "type", "text": "a", "clear": 1}, (*CLEARED, TypeText("a"))),
+        ({"action": "scroll", "pixels": -3}, (Scroll("down", None, 3),)),
+        ({"action": "wait", "time": 2}, (Wait(),)),
+        ({"action": "terminate", "status": "success"}, (Finish(),)),
+        ({"action": "terminate", "status": "failure"}, (Fail(),)),
+    ],
+)
+def test_what_its_tool_offers(arguments, actions):
+    assert actions_of(**arguments) == actions
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"action": "drag", "coordinate": [1, 2]}, "coordinate2 must say where to, got none"),
+        ({"action": "drag", "coordinate2": [1, 2]}, "coordinate must say where to, got none"),
+        ({"action": "drag", "coordinate": [1, 2], "coordinate2": [1, 2000]}, "must be within the image"),
+        ({"action": "type", "text": "a", "clear": "yes"}, "clear must be 0 or 1, got the text 'yes'"),
+        ({"action": "type", "text": "a", "coordinate": [1, 2]}, "type takes text, clear, enter, not coordinate"),
+        ({"action": "click", "coordinate": [1, 2], "coordinate2": [3, 4]}, "not coordinate2"),
+        ({"action": "type", "text": "a", "clear": json.loads("[" * 400 + "]" * 400)}, "clear must be 0 or 1, got "),
+        ({"action": ["click"]}, "must name its action"),
+        ({"action": "answer", "text": "42"}, "unknown action"),
+    ],
+)
+def test_what_it_does_not_offer_is_refused(arguments, reason):
+    with pytest.raises(ActionParseError, match=reason):
+        actions_of(**arguments)
+
+
+def test_a_reply_says_what_it_concludes():
+    assert conclusion("<thinking>a</thinking>x<conclusion> Done. </conclusion>") == "Done."
+    assert conclusion("<thinking>a</thinking>x") == "a" == conclusion("<thinking>a")
+    assert conclusion("x") == ""
+
+
+points = st.builds(Point, st.integers(0, SCREEN.width - 1), st.integers(0, SCREEN.height - 1))
+actions = st.one_of(
+    st.builds(Click, points, st.sampled_from(["left", "right", "middle"])),
+    st.builds(Drag, points, points),
+    st.builds(Move, points),
+    st.builds(Scroll, st.sampled_from(["up", "down"]), st.none(), st.integers(1, 100)),
+    st.builds(TypeText, st.text('abc \n"\\{}é中', min_size=1)),
+    st.sampled_from([Hotkey(("ctrl", "c")), Wait(), Finish(), Fail()]),
+)
+
+
+@given(st.lists(actions, min_size=1, max_size=8), st.sampled_from(["", "I click.", "1 < 2"]))
+def test_what_is_written_is_read_again(written, thought):
+    reply = Reply(thought, tuple(written))
+    assert parse_reply(format_reply(reply, IMAGE, SCREEN), IMAGE, SCREEN) == reply

@@ -1,0 +1,210 @@
+"""A command costs its own episode alone: bounded, without privilege, and gone with all that it started."""
+
+import asyncio
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+from support.desktop_harness import eventually, until
+
+from arpo_verl.agent.harness import command
+from arpo_verl.agent.harness.command import run_command
+from arpo_verl.desktops.embedded import users
+from arpo_verl.errors import ConfigError, HarnessError
+
+pytestmark = [
+    pytest.mark.desktop,
+    pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
+]
+
+
+PATIENCE_S = 300.0
+"""Bounds a hang: a start took a minute on a machine with ten times the work that it could do."""
+
+
+@pytest.fixture(params=["another user", "user namespace"])
+def who(request, monkeypatch):
+    """The command's user, as root has it and as others have it."""
+    if request.param == "another user" and os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    if request.param == "user namespace":
+        monkeypatch.setattr(users, "available_ids", lambda: None)
+    return request.param
+
+
+async def played(source, *, environment=None, **options):
+    values = {"log": None, "memory_mb": 512, "log_mb": 1, **options}
+    return await run_command([sys.executable, "-c", source], environment or {}, **values)
+
+
+def ended(source, **options):
+    return asyncio.run(played(source, **options))
+
+
+def is_alive(mark):
+    """Whether a process with this word in its command line is there, a zombie excepted."""
+    for process in psutil.process_iter(["cmdline", "status"]):
+        if mark in (process.info["cmdline"] or []) and process.info["status"] != psutil.STATUS_ZOMBIE:
+            return True
+    return False
+
+
+@pytest.fixture
+def mark():
+    """The argument of a `sleep` that no other one has."""
+    return f"100000.{secrets.randbelow(10**12)}"
+
+
+def test_it_runs_without_privilege_on_files_that_it_can_only_read(who, tmp_path, monkeypatch):
+    """It has the environment that it was given, its own memory to write to, and what its words name to read."""
+    monkeypatch.setenv("HOST_SECRET", "swordfish")
+    program = tmp_path / "agent.py"
+    program.write_text(
+        "import os, pathlib, sys, arpo_verl\n"
+        "for folder in (os.environ['HOME'], '/tmp', '/dev/shm'): pathlib.Path(folder, 'mine').write_text('x')\n"
+        "for path in (__file__, '/etc/passwd', os.getcwd() + '/x'):\n"
+        "    try: open(path, 'a')\n"
+        "    except OSError: continue\n"
+        "    sys.exit(f'could write {path}')\n"
+        "tasks = pathlib.Path(arpo_verl.__file__).parent / 'tasks'\n"
+        "print(os.getuid(), sorted(os.environ), os.environ['TASK'], list(tasks.iterdir()), sys.argv[1:])\n"
+    )
+    program.chmod(0o644)
+    log = tmp_path / "harness.log"
+    environment = {"TASK": "Press the key.", "PYTHONPATH": str(Path(users.__file__).parents[3])}
+    tmp_path.chmod(0o755)
+    end = asyncio.run(
+        run_command([sys.executable, str(program), "word"], environment, log=log, memory_mb=512, log_mb=1)
+    )
+    assert (end.returncode, end.reason) == (0, "")
+    said = log.read_text()
+    assert end.log_tail == said.strip() and "swordfish" not in said and "HOST_SECRET" not in said
+    assert "Press the key. [] ['word']" in said
+    if who == "another user":
+        assert int(said.split()[0]) > 1000
+
+
+@pytest.mark.parametrize(
+    "source, returncode", [("raise SystemExit(65)", 65), ("1 / 0", 1), ("import os; os.abort()", -6)]
+)
+def test_its_end_says_how_it_ended(source, returncode):
+    end = ended(source)
+    assert (end.returncode, end.reason) == (returncode, "")
+    assert ("ZeroDivisionError" in end.log_tail) == (source == "1 / 0")
+
+
+def test_a_flood_of_output_ends_it_and_the_log_is_bounded(tmp_path):
+    log = tmp_path / "harness.log"
+    end = ended("while True: print('\\x1b[2Jx' * 1000)", log=log, log_mb=0.5)
+    assert end.reason == "it said more than 0.5 MB" and end.returncode != 0
+    assert log.stat().st_size == 500_000 and len(end.log_tail) <= 2000 and "\x1b" not in end.log_tail
+
+
+def test_more_memory_than_it_may_have_ends_it(who):
+    end = ended("x = bytearray(10**9); print(len(x))", memory_mb=200)
+    assert end.returncode != 0 and "1000000000" not in end.log_tail
+    assert end.reason.startswith("it used up its memory") or "MemoryError" in end.log_tail
+
+
+def test_files_in_its_own_memory_are_bounded_too():
+    end = ended("open('/tmp/large', 'wb').write(bytes(300 * 2**20))", memory_mb=200)
+    assert end.returncode != 0
+
+
+def test_a_fork_bomb_is_bounded_and_all_of_it_ends(who, mark):
+    source = (
+        "import subprocess\n"
+        f"try:\n    for _ in range(100): subprocess.Popen(['sleep', '{mark}'])\n"
+        "except OSError as error: print('refused', error)\n"
+    )
+    end = ended(source, pids=60)
+    assert end.log_tail.startswith("refused")
+    eventually(lambda: not is_alive(mark))
+
+
+def test_what_it_leaves_behind_ends_with_it(who, mark):
+    source = f"import subprocess; subprocess.Popen(['setsid', 'sleep', '{mark}'], stdout=subprocess.DEVNULL, stderr=-3)"
+    assert ended(source).returncode == 0
+    eventually(lambda: not is_alive(mark))
+
+
+def test_cancelled_it_ends_with_all_that_it_started(who, mark, tmp_path):
+    log = tmp_path / "harness.log"
+
+    async def cancel():
+        source = f"import signal, subprocess; signal.signal(15, signal.SIG_IGN); subprocess.run(['sleep', '{mark}'])"
+        playing = asyncio.ensure_future(played(source, log=log))
+        await until(lambda: is_alive(mark), PATIENCE_S)
+        playing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await playing
+        await until(lambda: not is_alive(mark))
+
+    asyncio.run(cancel())
+
+
+def test_it_reaches_its_own_ports_and_no_other(who):
+    """Not even another episode's desktop, whose port asks for no password."""
+    own, other = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
+    with own, other:
+        threading.Thread(target=lambda: own.accept()[0].sendall(b"own"), daemon=True).start()
+        ports = [listener.getsockname()[1] for listener in (own, other)]
+        source = (
+            "import socket\n"
+            f"print(socket.create_connection(('127.0.0.1', {ports[0]})).recv(9))\n"
+            f"socket.create_connection(('127.0.0.1', {ports[1]}))\n"
+        )
+        end = ended(source, ports=ports[:1])
+        assert end.log_tail.startswith("b'own'") and "ConnectionRefusedError" in end.log_tail
+        assert (
+            ended(f"import socket; socket.create_connection(('127.0.0.1', {ports[1]}))", network=True).returncode == 0
+        )
+
+
+def test_it_sees_no_socket_of_this_machines_services(who):
+    """Of the folder that has them nothing is left; a name server's file stays where it has the network."""
+    source = "import os; print(os.listdir('/run'), os.path.exists('/var/run/docker.sock')); open('/etc/resolv.conf')"
+    assert ended(source).log_tail.startswith("[] False")
+    with_network = ended(source, network=True)
+    assert with_network.returncode == 0 and "docker" not in with_network.log_tail
+
+
+def test_a_program_that_is_not_there_is_an_error_of_the_recipe():
+    with pytest.raises(ConfigError, match="must name a program that can be run here, got no-such-program"):
+        asyncio.run(run_command(["no-such-program"], {}, log=None, memory_mb=512, log_mb=1))
+
+
+def test_a_command_that_does_not_begin_costs_its_own_episode(monkeypatch):
+    monkeypatch.setattr(command, "START_TIMEOUT_S", 0.0)
+    with pytest.raises(HarnessError, match="did not begin within 0 s"):
+        ended("pass")
+
+
+def test_without_bubblewrap_the_error_says_how_to_install_it(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ConfigError, match="apt-get install -y --no-install-recommends bubblewrap"):
+        ended("pass")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_it_ends_with_the_process_that_runs_it(number, mark):
+    source = (
+        "import asyncio\nfrom arpo_verl.agent.harness.command import run_command\n"
+        f"asyncio.run(run_command(['setsid', 'sleep', '{mark}'], {{}}, log=None, memory_mb=512, log_mb=1))\n"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", source])
+    try:
+        eventually(lambda: is_alive(mark), PATIENCE_S)
+        owner.send_signal(number)
+        owner.wait(PATIENCE_S)
+        eventually(lambda: not is_alive(mark), PATIENCE_S)
+    finally:
+        owner.kill()

@@ -1,0 +1,274 @@
+"""OSWorld's guest protocol behind an episode's token: its own client, unmodified, and what others try."""
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import requests
+from support.pictures import png
+
+from arpo_verl.agent.harness.guest_proxy import MAX_CODE_BYTES, MAX_REQUEST_BYTES, REFUSED, GuestProxy
+from arpo_verl.desktops.fake import FakeEnvironment
+from arpo_verl.errors import DesktopLostError
+from arpo_verl.types import Click, GuestAnswer, Observation, Point, Task
+
+CLICK = ["python", "-c", "import pyautogui; import time; pyautogui.FAILSAFE = False; pyautogui.click(3, 4)"]
+
+
+class ScriptedDesktop:
+    """Keeps what it was asked."""
+
+    def __init__(self, error=None):
+        self.asked = []
+        self.error = error
+        self.going = asyncio.Event()
+        self.going.set()
+        self.waits = asyncio.Event()
+
+    async def look(self):
+        if self.error is not None:
+            raise self.error
+        return Observation(png())
+
+    async def ask(self, request):
+        self.asked.append(request)
+        self.waits.set()
+        await self.going.wait()
+        if self.error is not None:
+            raise self.error
+        return GuestAnswer(200, "application/json", b'{"returncode": 0, "output": "said"}')
+
+
+def served(test, *, allow_shell=False, desktop=None):
+    """Run `test(address, desktop, proxy)`, whose requests are made in threads."""
+
+    async def run():
+        proxy, asked = GuestProxy(), desktop or ScriptedDesktop()
+        address = await proxy.open("t0ken", asked, allow_shell)
+        try:
+            return await test(address, asked, proxy)
+        finally:
+            await proxy.stop()
+
+    return asyncio.run(run())
+
+
+async def post(address, path, body, **options):
+    return await asyncio.to_thread(requests.post, address + path, json=body, timeout=60, **options)
+
+
+async def get(address, path):
+    return await asyncio.to_thread(requests.get, address + path, timeout=60)
+
+
+def test_an_action_goes_to_the_episodes_desktop_as_it_was_understood():
+    async def test(address, desktop, proxy):
+        answer = await post(address, "/execute", {"command": CLICK, "shell": False, "apart": True})
+        assert answer.json()["output"] == "said"
+        assert (await get(address, "/screenshot")).content == png()
+        (request,) = desktop.asked
+        command = ["python", "-c", CLICK[2].replace("; ", "\n")]
+        assert json.loads(request.body) == {"command": command, "shell": False}  # and no field of ours
+        assert (request.method, request.path) == ("POST", "/execute")
+
+    served(test)
+
+
+@pytest.mark.parametrize(
+    "path, body",
+    [
+        ("/execute", {"command": "id", "shell": True}),
+        ("/execute", {"command": ["python", "-c", "import os; os.remove('x')"], "shell": False}),
+        ("/execute", {"command": ["python3", "-c", "pyautogui.click()"], "shell": True}),
+        ("/execute", {"command": ["bash", "-c", "id"]}),
+        ("/execute", {"command": [["python"], "-c", "pass"]}),
+        ("/execute", {}),
+        ("/execute", ["x"]),
+        ("/run_python", {"code": "print(open('/etc/passwd').read())"}),
+        ("/run_python", {"code": 3}),
+        ("/run_python", {"code": f"pyautogui.write({'x' * MAX_CODE_BYTES!r})"}),
+        ("/run_python", {"code": f"time.sleep(0x{'f' * 3900})"}),
+    ],
+)
+def test_what_is_no_action_is_answered_as_a_command_that_failed(path, body):
+    """OSWorld's client sends again what is not answered with 200, and waits before it does."""
+
+    async def test(address, desktop, proxy):
+        answer = await post(address, path, body)
+        said = answer.json()
+        assert answer.status_code == 200 and not desktop.asked
+        assert said["status"] == "error" and said.get("returncode", said.get("return_code")) == REFUSED
+        assert said["error"]
+
+    served(test)
+
+
+@pytest.mark.parametrize(
+    "path", ["/run_bash_script", "/setup/execute", "/setup/upload", "/file", "/list_directory", "/x"]
+)
+def test_shell_commands_and_files_go_through_where_the_recipe_says_so(path):
+    async def refused(address, desktop, proxy):
+        answer = await post(address, path, {"script": "id"})
+        assert answer.status_code == 403 and not desktop.asked and "harness_shell=false" in answer.json()["error"]
+
+    async def passed(address, desktop, proxy):
+        assert (await post(address, path, {"script": "id"})).json()["output"] == "said"
+        (request,) = desktop.asked
+        assert (request.path, json.loads(request.body)) == (path, {"script": "id"})
+
+    served(refused)
+    served(passed, allow_shell=True)
+
+
+def test_another_token_or_none_reaches_no_desktop():
+    async def test(address, desktop, proxy):
+        bare = address.split("@")[1]
+        for login in ("", "desktop:@", "desktop:t0ke@", "t0ken2@", "desktop:%00@"):
+            answer = await post(f"http://{login}{bare}", "/execute", {"command": CLICK})
+            assert answer.status_code == 401
+        header = {"Authorization": "Basic !"}
+        assert (await post(f"http://{bare}", "/execute", {"command": CLICK}, headers=header)).status_code == 401
+        assert not desktop.asked
+
+    served(test)
+
+
+def test_each_token_has_its_own_desktop_and_none_behind_the_end_of_its_episode():
+    async def test(address, desktop, proxy):
+        other = ScriptedDesktop()
+        others = await proxy.open("other", other, False)
+        await post(others, "/execute", {"command": CLICK})
+        assert (len(desktop.asked), len(other.asked)) == (0, 1)
+        await proxy.close("other")
+        assert (await post(others, "/execute", {"command": CLICK})).status_code == 401
+        assert len(other.asked) == 1 and (await get(address, "/screenshot")).status_code == 200
+
+    served(test)
+
+
+def test_the_end_waits_for_what_the_desktop_still_does_and_lets_nothing_else_begin():
+    async def test(address, desktop, proxy):
+        desktop.going.clear()
+        first = asyncio.ensure_future(post(address, "/execute", {"command": CLICK}))
+        await desktop.waits.wait()
+        second = asyncio.ensure_future(post(address, "/execute", {"command": CLICK}))
+        closing = asyncio.ensure_future(proxy.close("t0ken"))
+        await asyncio.sleep(0)
+        assert not closing.done()
+        desktop.going.set()
+        await closing
+        assert (await first).status_code == 200 and (await second).status_code == 401
+        assert len(desktop.asked) == 1
+
+    served(test)
+
+
+def test_a_fault_of_the_desktop_is_no_answer_of_its():
+    async def test(address, desktop, proxy):
+        for answer in (await get(address, "/screenshot"), await post(address, "/execute", {"command": CLICK})):
+            assert answer.status_code == 503 and "secret" not in answer.text
+
+    served(test, desktop=ScriptedDesktop(DesktopLostError("at secret address")))
+
+
+def test_a_request_without_end_is_refused():
+    async def test(address, desktop, proxy):
+        answer = await post(address, "/execute", {"command": ["python", "-c", "x" * MAX_REQUEST_BYTES]})
+        assert answer.status_code == 413 and not desktop.asked
+
+    served(test)
+
+
+def test_an_episode_has_so_many_requests_at_once_and_others_have_theirs(monkeypatch):
+    monkeypatch.setattr("arpo_verl.agent.harness.guest_proxy.MOST_AT_ONCE", 2)
+
+    async def test(address, desktop, proxy):
+        other = await proxy.open("other", ScriptedDesktop(), False)
+        desktop.going.clear()
+        first = [asyncio.ensure_future(post(address, "/execute", {"command": CLICK})) for _ in range(2)]
+        while proxy._episodes["t0ken"].running < 2:
+            await asyncio.sleep(0.01)
+        assert (await post(address, "/execute", {"command": CLICK})).status_code == 429
+        assert (await post(other, "/execute", {"command": CLICK})).status_code == 200
+        desktop.going.set()
+        assert {answer.status_code for answer in await asyncio.gather(*first)} == {200}
+        assert (await post(address, "/execute", {"command": CLICK})).status_code == 200
+
+    served(test)
+
+
+class Awaited:
+    """A desktop of this process, called in a thread as the pool's are."""
+
+    def __init__(self, environment):
+        self.environment = environment
+        self._thread = ThreadPoolExecutor(1)
+
+    async def call(self, function, *arguments):
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    async def look(self):
+        return await self.call(self.environment.look)
+
+    async def ask(self, request):
+        return await self.call(self.environment.ask, request)
+
+
+def controller_of(address):
+    """OSWorld's own, for an address with a user."""
+    from desktop_env.controllers.python import PythonController
+
+    login, port = address.removeprefix("http://").rsplit(":", 1)
+    controller = PythonController(login, int(port))
+    controller.retry_times, controller.retry_interval = 1, 0
+    return controller
+
+
+def test_a_fake_desktop_takes_clicks():
+    pytest.importorskip("desktop_env")
+
+    async def test(address, desktop, proxy):
+        controller = controller_of(address)
+        await asyncio.to_thread(controller.execute_action, {"action_type": "CLICK", "x": 20, "y": 30})
+        assert desktop.environment.actions == [Click(Point(20, 30))]
+        assert await asyncio.to_thread(controller.get_screenshot) == desktop.environment.look().screenshot
+
+    environment = FakeEnvironment()
+    environment.reset(Task("click", "Click the square.", {}))
+    served(test, desktop=Awaited(environment))
+
+
+@pytest.mark.desktop
+def test_osworlds_own_controller_solves_a_task_of_an_embedded_desktop(tmp_path):
+    """By what its agents send: pyautogui code, and screenshots in between."""
+    pytest.importorskip("desktop_env")
+    from support.name_dialog import TASK
+
+    from arpo_verl.desktops.config import EnvironmentConfig
+    from arpo_verl.desktops.osworld.environment import OSWorldEnvironment
+
+    def play(controller):
+        first = controller.get_screenshot()
+        assert controller.get_vm_screen_size() == {"width": 320, "height": 240}
+        assert controller.get_vm_platform() == "Linux"
+        refused = controller.execute_python_command("open('/home/user/name.txt', 'w').write('arpo')")
+        assert refused["returncode"] == REFUSED
+        assert controller.run_bash_script("echo arpo > ~/name.txt") is not None
+        code = "import pyautogui\nimport time\n'''\nThought:\nI type it.\n'''\npyautogui.write('arpo')\ntime.sleep(0.2)"
+        assert controller.execute_python_command(code)["returncode"] == 0
+        assert controller.get_screenshot() != first
+        controller.execute_action({"action_type": "PRESS", "key": "enter"})
+
+    async def test(address, desktop, proxy):
+        await asyncio.to_thread(play, controller_of(address))
+        await proxy.close("t0ken")
+        return await desktop.call(environment.evaluate)
+
+    environment = OSWorldEnvironment(EnvironmentConfig(screen_size=(320, 240), cache_dir=str(tmp_path)))
+    desktop = Awaited(environment)
+    try:
+        desktop._thread.submit(environment.reset, TASK).result()
+        assert served(test, desktop=desktop).score == 1.0
+    finally:
+        environment.close()

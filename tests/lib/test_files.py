@@ -1,0 +1,165 @@
+"""What is written whole is there whole or not at all."""
+
+import os
+
+import psutil
+import pytest
+from support.desktop_harness import eventually
+
+from arpo_verl.lib import file_lock, files
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_write_that_the_disk_refuses_leaves_what_was_there_and_no_part(tmp_path, monkeypatch, sync):
+    path = tmp_path / "file"
+    files.write_whole(path, b"before", sync=sync)
+
+    def refuse(source, target):
+        raise OSError("no space")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "replace", refuse)
+        with pytest.raises(OSError, match="no space"):
+            files.write_whole(path, b"after", sync=sync)
+    assert path.read_bytes() == b"before" and os.listdir(tmp_path) == ["file"]
+    files.write_whole(path, b"after", sync=sync)
+    assert path.read_bytes() == b"after" and os.listdir(tmp_path) == ["file"]
+
+
+def test_only_what_is_asked_for_is_synced(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    files.write_whole(tmp_path / "a", b"a", sync=False)
+    assert not synced
+    files.write_whole(tmp_path / "b", b"b")
+    assert len(synced) == 1
+
+
+def test_a_scratch_folder_is_left_alone_while_its_owner_lives_and_goes_with_it(tmp_path):
+    first = files.ScratchFolder(tmp_path, "kind-", "one-")
+    other = tmp_path / "kind-foreign"
+    other.mkdir()
+    second = files.ScratchFolder(tmp_path, "kind-", "two-")
+    assert first.path.is_dir() and first.path.name.startswith("kind-one-")
+    first.remove()
+    first.remove()
+    assert sorted(tmp_path.iterdir()) == sorted([other, second.path])
+    path = second.path
+    del second
+    assert not path.exists()
+
+
+def killed_fork(act):
+    """A fork of this process that does what kills it."""
+    if (child := os.fork()) == 0:
+        try:
+            act()
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -9
+
+
+def kill_itself(*_, **__):
+    os.kill(os.getpid(), 9)
+
+
+def hold_a_folder(root, before_the_end=lambda: None):
+    held = files.ScratchFolder(root, "kind-")
+    held.path.joinpath("content").touch()
+    before_the_end()
+    kill_itself()
+
+
+def kill_children():
+    for child in psutil.Process().children():
+        child.kill()
+        child.wait()
+
+
+def test_a_scratch_folder_goes_when_its_process_is_killed(tmp_path):
+    killed_fork(lambda: hold_a_folder(tmp_path))
+    eventually(lambda: not list(tmp_path.iterdir()))
+
+
+def test_a_scratch_folder_goes_also_where_its_process_kills_its_children_before_it_ends(tmp_path):
+    """As a worker of Ray's does whose head died: what was to remove the folder was one of them."""
+    killed_fork(lambda: hold_a_folder(tmp_path, kill_children))
+    eventually(lambda: not list(tmp_path.iterdir()))
+
+
+def test_a_scratch_folder_goes_also_where_no_program_is_on_the_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    killed_fork(lambda: hold_a_folder(tmp_path))
+    eventually(lambda: not list(tmp_path.iterdir()))
+
+
+def test_a_scratch_folder_that_a_kill_left_all_the_same_goes_when_the_next_one_comes(tmp_path, monkeypatch):
+    monkeypatch.setattr(files.reaper, "remove_folder_at_end", lambda folder: None)
+    killed_fork(lambda: hold_a_folder(tmp_path))
+    (left,) = tmp_path.iterdir()
+    new = files.ScratchFolder(tmp_path, "kind-")
+    assert list(tmp_path.iterdir()) == [new.path] and not left.exists()
+
+
+@pytest.mark.parametrize("call", [(os, "open"), (file_lock.fcntl, "flock"), (files.Path, "rename")])
+def test_what_a_process_left_that_was_killed_while_it_made_its_folder_goes_later(tmp_path, monkeypatch, call):
+    killed_fork(lambda: (monkeypatch.setattr(*call, kill_itself), files.ScratchFolder(tmp_path, "kind-")))
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith(".kind-")
+    first = files.ScratchFolder(tmp_path, "kind-")
+    assert left.exists()  # its maker could be about to lock it
+    os.utime(left, (0, 0))
+    second = files.ScratchFolder(tmp_path, "kind-")
+    assert sorted(tmp_path.iterdir()) == sorted([first.path, second.path])
+
+
+def test_a_folder_that_another_took_for_abandoned_while_it_was_made_is_made_again(tmp_path, monkeypatch):
+    made, mkdtemp = [], files.tempfile.mkdtemp
+
+    def swept(**arguments):
+        made.append(mkdtemp(**arguments))
+        if len(made) == 1:
+            os.rmdir(made[0])
+        return made[-1]
+
+    monkeypatch.setattr(files.tempfile, "mkdtemp", swept)
+    scratch = files.ScratchFolder(tmp_path, "kind-")
+    assert len(made) == 2 and list(tmp_path.iterdir()) == [scratch.path]
+
+
+def test_a_folder_is_replaced_when_its_block_ends_well_and_else_kept(tmp_path):
+    target = tmp_path / "target"
+    for name in ("first", "second"):
+        with files.replacing_directory(target) as scratch:
+            (scratch / name).touch()
+        assert os.listdir(target) == [name]
+    with pytest.raises(KeyError), files.replacing_directory(target) as scratch:
+        raise KeyError
+    assert os.listdir(tmp_path) == ["target"] and os.listdir(target) == ["second"]
+
+
+def test_a_kill_while_the_old_folder_goes_leaves_the_new_one_whole(tmp_path, monkeypatch):
+    target, scratch = tmp_path / "policy", tmp_path / "scratch"
+    for folder, content in ((target, "old"), (scratch, "new")):
+        folder.mkdir()
+        (folder / "file").write_text(content)
+
+    def killed(*args, **kwargs):
+        raise SystemExit
+
+    monkeypatch.setattr(files.shutil, "rmtree", killed)
+    with pytest.raises(SystemExit):
+        files.replace_directory(scratch, target)
+    assert [(path.name, path.read_text()) for path in target.iterdir()] == [("file", "new")]
+
+
+def test_a_replacement_that_the_disk_refuses_leaves_what_was_there(tmp_path, monkeypatch):
+    (tmp_path / "policy").mkdir()
+
+    def refuse(source, target):
+        raise OSError("no space")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    with pytest.raises(OSError, match="no space"), files.replacing_directory(tmp_path / "policy"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["policy"]

@@ -1,0 +1,201 @@
+"""`arpo-verl fetch-tasks`: the download, from a server of this test; and archives that are not what they should be."""
+
+import errno
+import json
+import os
+import re
+import tarfile
+from dataclasses import dataclass, field
+
+import pytest
+from support.http_server import Server
+from support.osworld_archive import INDEX, TASKS, packed, publish
+
+from arpo_verl.tasks import download
+from arpo_verl.tools.cli.main import main
+from arpo_verl.versions import OSWORLD_ARCHIVE, OSWORLD_COMMIT
+
+
+@dataclass
+class Published:
+    """What the server sends, and what it was asked for."""
+
+    content: bytes = b""
+    breaks_at: list = field(default_factory=list)
+    """After so many bytes of the file the connection ends, once each."""
+    refusals: list = field(default_factory=list)
+    """The status that it answers with, once each, before it sends anything."""
+    ranges: bool = True
+    asked: list = field(default_factory=list)
+    url: str = ""
+
+
+@pytest.fixture
+def published(monkeypatch):
+    publish(monkeypatch)
+    monkeypatch.setattr(download, "RETRY_S", 0)
+    here = Published(packed())
+
+    def respond(request, body):
+        here.asked.append(request.headers["Range"])
+        if request.path != "/osworld.tar.gz":
+            return request.send_error(404)
+        if here.refusals:
+            return request.send_error(here.refusals.pop(0))
+        size = len(here.content)
+        begin = int(re.findall(r"\d+", request.headers["Range"] or "0")[0]) if here.ranges else 0
+        if begin >= size:
+            return request.send_error(416)
+        sent = here.content[begin : here.breaks_at.pop(0) if here.breaks_at else size]
+        headers = {"Content_Length": size - begin, "Content_Range": f"bytes {begin}-{size - 1}/{size}"}
+        return request.answer(206 if begin else 200, sent, **headers)
+
+    with Server(respond) as server:
+        here.url = f"{server.url}/osworld.tar.gz"
+        yield here
+
+
+def fetch(folder, *words):
+    return main(["fetch-tasks", "--folder", str(folder), *words])
+
+
+def test_tasks_are_fetched_once_and_counted(published, tmp_path, capsys):
+    for _ in range(2):
+        assert fetch(tmp_path, "--url", published.url) == 0
+        said = capsys.readouterr().out
+        assert "3 tasks: os 2, gimp 1\n" in said and f"data.train_files={tmp_path}/test_all.json\n" in said
+    assert published.asked == [None]
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == {INDEX, *TASKS}
+    assert (tmp_path / "examples/os/a.json").read_bytes() == TASKS["examples/os/a.json"]
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_an_interrupted_download_goes_on_where_it_stopped_if_the_server_can(published, tmp_path, ranges):
+    published.ranges, published.breaks_at = ranges, [100, 200]
+    assert fetch(tmp_path, "--url", published.url) == 0
+    assert published.asked == [None, "bytes=100-", "bytes=200-"]
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_server_in_trouble_is_asked_again(published, tmp_path):
+    published.refusals = [503, 502]
+    assert fetch(tmp_path, "--url", published.url) == 0
+    assert len(published.asked) == 3
+
+
+def test_a_second_run_goes_on_with_what_the_first_one_got(published, tmp_path, capsys):
+    published.breaks_at = [100] * download.ATTEMPTS
+    assert fetch(tmp_path, "--url", published.url) == 2
+    assert "Run the same command again to resume" in capsys.readouterr().err
+    assert fetch(tmp_path, "--url", published.url) == 0
+    assert published.asked[-1] == "bytes=100-"
+
+
+def test_a_part_that_is_all_there_or_of_another_file_is_no_hindrance(published, tmp_path):
+    (tmp_path / f".osworld-{OSWORLD_COMMIT[:12]}.part").write_bytes(b"x" * 10_000)
+    assert fetch(tmp_path, "--url", published.url) == 0
+    assert published.asked == ["bytes=10000-", None]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"<html>log in</html>", "is not a complete .tar.gz archive"),
+        (packed()[:-4], "is not a complete .tar.gz archive"),
+        (packed(commit="0" * 40), "is of commit '0000"),
+        (packed(commit=None), "does not say of which commit it is"),
+        (packed({INDEX: b'{"os": ["a"]}'}), "test_all.json is not the one of"),
+        (packed({"examples/os/a.json": None}), "examples/os/a.json: missing"),
+        (packed({"examples/os/a.json": b"{"}), "examples/os/a.json: not JSON"),
+        (packed({"examples/os/a.json": TASKS["examples/os/b.json"]}), "examples/os/a.json: its id is 'b'"),
+        (packed({"examples/os/a.json": b'{"id": "a"}'}), "examples/os/a.json: a task must have"),
+        (packed({"examples/os/a.json": b" " * (2 << 20)}), "must be a file of at most 1 MiB"),
+    ],
+)
+def test_another_archive_leaves_nothing_and_is_told(published, tmp_path, capsys, content, told):
+    published.content = content
+    assert fetch(tmp_path, "--url", published.url) == 2
+    assert told in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_but_the_expected_names_is_written(published, tmp_path):
+    evil = {name: TASKS["examples/os/a.json"] for name in ("../../up.json", "examples/../../up.json", "run.py")}
+    published.content = packed({**evil, "examples/os/.hidden.json": b"{}", "README.md": b"x"})
+    assert fetch(tmp_path / "in", "--url", published.url) == 0
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()} == {
+        f"in/{name}" for name in (INDEX, *TASKS)
+    }
+
+
+def test_a_link_in_the_place_of_a_task_is_refused(published, tmp_path, capsys):
+    link = tarfile.TarInfo("OSWorld/evaluation_examples/examples/os/a.json")
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    published.content = packed({"examples/os/a.json": link})
+    assert fetch(tmp_path, "--url", published.url) == 2
+    assert "os/a.json must be a file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("bound", "module", "told"),
+    [
+        ("MAX_ARCHIVE_BYTES", "arpo_verl.tasks.osworld_files", "sends more than"),
+        ("_MAX_UNPACKED_BYTES", "arpo_verl.tasks.osworld_files", "unpacks to more than"),
+    ],
+)
+def test_a_download_and_what_it_unpacks_to_are_bounded(published, tmp_path, monkeypatch, capsys, bound, module, told):
+    monkeypatch.setattr(f"{module}.{bound}", 100)
+    assert fetch(tmp_path, "--url", published.url) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_without_a_network_the_two_other_ways_are_named(published, tmp_path, capsys):
+    for url, told in [
+        ("http://127.0.0.1:1/x", "Connection refused"),
+        (published.url + "x", "answered 404"),
+        ("ftp://x", "must begin with https"),
+        ("http://[::1", "must be a web address"),
+        ("http://a..b/x", "must be a web address"),
+        ("http://127.0.0.1:1/a b", "must be a web address"),
+        ("http://127.0.0.1:1/\u2603", "must be a web address"),
+    ]:
+        assert fetch(tmp_path, "--url", url) == 2
+        said = capsys.readouterr().err
+        assert told in said and "--url" in said and "--archive" in said
+
+
+def test_a_copied_archive_needs_no_network(published, tmp_path, capsys):
+    (tmp_path / "osworld.tar.gz").write_bytes(published.content)
+    assert fetch(tmp_path / "tasks", "--archive", str(tmp_path / "osworld.tar.gz")) == 0
+    assert not published.asked and (tmp_path / "osworld.tar.gz").exists()
+    assert fetch(tmp_path / "other", "--archive", str(tmp_path / "none.tar.gz")) == 2
+    assert "none.tar.gz" in capsys.readouterr().err
+
+
+def test_your_own_files_stay_and_a_missing_one_comes_back(published, tmp_path, capsys):
+    assert fetch(tmp_path, "--url", published.url) == 0
+    (tmp_path / "mine.json").write_text('["a"]')
+    (tmp_path / "examples/os/b.json").unlink()
+    assert fetch(tmp_path, "--url", published.url) == 0
+    assert (tmp_path / "examples/os/b.json").exists() and (tmp_path / "mine.json").exists()
+    changed = json.dumps({**json.loads(TASKS["examples/os/b.json"]), "instruction": "mine", "id": "c"})
+    (tmp_path / "examples/os/b.json").write_text(changed)
+    assert fetch(tmp_path, "--url", published.url) == 2
+    assert "we do not overwrite them" in capsys.readouterr().err
+    assert (tmp_path / "examples/os/b.json").read_text() == changed
+
+
+@pytest.mark.parametrize("target", ["arpo_verl.tasks.osworld_files.write_whole", "arpo_verl.tasks.download._opened"])
+def test_a_full_disk_is_told_and_the_same_command_goes_on(published, tmp_path, monkeypatch, capsys, target):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target, full)
+        assert fetch(tmp_path, "--url", published.url) == 2
+    assert "is full; free 100 MB" in capsys.readouterr().err and not (tmp_path / INDEX).exists()
+    assert fetch(tmp_path, "--url", published.url) == 0
+
+
+def test_the_address_is_of_the_pinned_commit():
+    assert re.fullmatch("[0-9a-f]{40}", OSWORLD_COMMIT) and OSWORLD_COMMIT in OSWORLD_ARCHIVE
