@@ -22,6 +22,8 @@ import importlib
 import sys
 from typing import Any
 
+from arpo_verl.lib import old_names
+
 if sys.version_info < (3, 11):  # noqa: UP036  # pip would refuse, but a checkout may just be on the path
     raise ImportError(
         "arpo_verl needs Python 3.11 or newer, this is Python " + ".".join(map(str, sys.version_info[:3]))
@@ -56,6 +58,8 @@ _MODULES = {name: f"arpo_verl.{module}" for module, names in _EXPORTS.items() fo
 
 __all__ = [name for name in _MODULES if name != "__version__"]
 """And `gym`, if Gymnasium is installed."""
+
+old_names.install()
 
 
 def __getattr__(name: str) -> Any:
