@@ -7,10 +7,7 @@
         episode = arpo_verl.play(task, desktop, policy)
     run = arpo_verl.open_run("runs/embedded")
 
-The packages of a training run, in the order of a training step: `plugin`, `rollout`, `replay`, `actions`,
-`environments`, `desktop`, `pool`, `tasks`, `records`. They use the modules beside this one. GPU runs do not need the
-others, whose first lines begin "Beside a training run": `cpu`, `vm`, `viewer`, `evaluation`, `policy`, `migration`,
-`easyr1`, `gym`, `api`, `cli`. docs/architecture.md shows both.
+docs/architecture.md shows the ten rooms, in the order of imports. No training run imports `tools`, `api` or `gym`.
 
 `import verl` loads this package in every process. So it imports each name only when the name is first used.
 `__init__.pyi` beside it gives type checkers the same names.

@@ -91,6 +91,7 @@ TEXT = {
     "steps        20;": "tests/plugin/test_run_callback.py has the same line",
     "goes on      after step 8": "a second start of a demo; tests/plugin/recipe/test_resuming.py has each line's form",
     "worker process  ": "a drawing",
+    "arpo_verl/\n  tools/ ": "tests/test_docs.py has the names of its folders",
 }
 # Where a block of text has a test: docs/own-task.md's task is played by tests/tasks/test_embedded_suite.py.
 MADE_HERE = ("docs/actions.md", "docs/migration.md", "docs/own-task.md", "docs/replay.md", "docs/trajectories.md")
