@@ -207,7 +207,7 @@ def check_recipe(name, overrides):
 
 def check_make(words):
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
-    known = re.search(r"^\.PHONY: (.*)$", text, re.M)[1].split() + re.findall(r"^(\w+) \?=", text, re.M)
+    known = re.search(r"^\.PHONY: (.*)$", text, re.M)[1].split() + re.findall(r"^(?:export )?(\w+) \?=", text, re.M)
     assert all(word.partition("=")[0] in known for word in words)
 
 

@@ -156,7 +156,8 @@ def all_patterns():
     sources = {module: Path(module.__file__).read_text(encoding="utf-8") for module in modules()}
     everything = "\n".join(sources.values())
     for module, source in sources.items():
-        for name, pattern in (pair for item in vars(module).items() for pair in patterns_in(*item)):
+        own = [item for item in vars(module).items() if item[0] != "__builtins__"]
+        for name, pattern in (pair for item in own for pair in patterns_in(*item)):
             where = source if name in vars(module) else everything
             searched = re.search(rf"\b{name}(\[\w+\])?\.(search|finditer|findall|sub|split)\(", where) is not None
             found[pattern] = found.get(pattern, False) or searched

@@ -25,7 +25,6 @@ NEW_NAMES = {name: f"{room}.{name}" for room, names in _ROOMS.items() for name i
     "environments": "desktops",
     "harness.recorded": "records.harness_rows",
     "memory_files": "engines.vllm.memory_files",
-    "policy.frozen_vision": "engines.frozen_vision",
     "policy.optimizer": "engines.optimizer",
     "vllm_images": "engines.vllm.images",
     "vllm_segments": "engines.vllm.segments",

@@ -129,17 +129,19 @@ def test_a_fork_keeps_no_port_open_whatever_relays_were_closed_before_it(loop):
     openers = [to_passed_socket(guest_that_echoes)] * 3
     relays = [Relay([(socket.create_server((HOST, 0)), opener)]) for opener in openers]
     relays[0].close()
-    read, write = os.pipe()
+    ours, childs = socket.socketpair()
     if (child := os.fork()) == 0:
-        os.close(write)
-        os.read(read, 1)
+        ours.close()
+        childs.send(b"forked")
+        childs.recv(1)
         os._exit(0)
-    os.close(read)
+    childs.close()
+    assert ours.recv(10) == b"forked"
     for relay in relays[1:]:
         relay.close()
         with pytest.raises(ConnectionRefusedError):
             connected(relay)
-    os.close(write)
+    ours.close()
     os.waitpid(child, 0)
 
 

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from arpo_verl.desktops.embedded import packages, relay
+from arpo_verl.desktops.embedded import packages
+from arpo_verl.lib import relay
 
 CLONE_NEWNET = 0x40000000
 START_TIMEOUT_S = 90.0

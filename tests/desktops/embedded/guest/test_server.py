@@ -233,7 +233,7 @@ def test_program_that_listens_in_the_guest_is_reached_through_its_port(desktop):
         connection.shutdown(socket.SHUT_WR)
         echo = b"".join(iter(lambda: connection.recv(65536), b""))
     assert echo == payload
-    eventually(lambda: not desktop.provider._relay._open)  # both ends are closed again
+    eventually(lambda: not desktop.provider._relay._tasks)  # both ends are closed again
 
 
 def test_port_that_nothing_listens_on_closes_at_once(desktop):
