@@ -51,9 +51,8 @@ class Replayer:
         self._jumps = JumpDetector()
         arguments = {"environment.partial_credit": door.environment.partial_credit}
         self.store = SuccessStore(door.replay.capacity_per_task, reward_function(None, None, arguments))
-        self._planner = ReplayPlanner(
-            method_that_replaces(door.replay, "with EasyR1"), self.store, door.replay, self._check
-        )
+        self._method = method_that_replaces(door.replay, "with EasyR1")
+        self._planner = ReplayPlanner(self._method, self.store, door.replay, self._check)
         self.replayed: set[str] = set()
         """The keys of the last step's replays."""
 
@@ -75,6 +74,7 @@ class Replayer:
         self.replayed.clear()
         self.replayed |= replays.keys()
         rows |= {key: self._replayed(key, trajectory) for key, trajectory in replays.items()}
+        self._method.remember(groups, self.store.memory)
         for trajectory in new:
             self.store.add(trajectory)
         self._records.batch_made(step, groups, dict.fromkeys(rows, step), replays)

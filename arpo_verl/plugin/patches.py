@@ -32,6 +32,11 @@ def leave_unknown_log_probs_alone(correct: Callable[..., Any]) -> Callable[..., 
     def correct_known(batch: Any, *args: Any, **kwargs: Any) -> Any:
         labels = labelled_rows(batch.non_tensor_batch.get("uid", ()))
         unknown = [row for row, label in labels.items() if not label.has_log_probs]
+        if any(label.is_replay for label in labels.values()) and args:
+            from arpo_verl.plugin.trainer_state import trainer_state  # only the trainer has one
+
+            if trainer_state(args[0]).replay_method.needs_log_probs:  # the method's own weight is the whole correction
+                unknown = [row for row, label in labels.items() if label.is_replay or not label.has_log_probs]
         if unknown:
             log_probs = batch.batch["rollout_log_probs"].clone()
             log_probs[unknown] = batch.batch["old_log_probs"][unknown].to(log_probs.dtype)

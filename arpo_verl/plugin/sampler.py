@@ -143,7 +143,8 @@ class Replayer:
             return set()
         groups = form_groups(self._prefetch.outcomes(keys))
         self._seen |= {group.uid: group for group in groups if group.uid not in self._seen}
-        return {replay.outcome.uid for replay in self._plan(tuple(self._seen.values()))}
+        plan = self._plan(tuple(self._seen.values()))
+        return {replay.outcome.uid for replay in plan if replay.advantage is None}  # else its group stays alike
 
     def evicted(self, tags: Mapping[str, Mapping[str, Any]], partition_id: str) -> None:
         """Keep the successes of rows that are about to be thrown away, for the store, which takes them with the next

@@ -14,6 +14,7 @@ from arpo_verl.records.episode_file import EpisodeKey
 from arpo_verl.records.json_files import GrowingFile, Integer, Number
 from arpo_verl.records.layout import GROUPS_FILE
 from arpo_verl.records.summaries import EpisodeSummary
+from arpo_verl.replay.choice import FIRST_ADDED
 
 
 class TrainedRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,9 +30,14 @@ class TrainedRow(msgspec.Struct, frozen=True, kw_only=True):
     """The replayed episode, without uid and session if another run recorded it."""
 
     @property
+    def added(self) -> bool:
+        """Whether it is a replay that stands beside its group, and replaced no episode."""
+        return self.replay is not None and self.session >= FIRST_ADDED
+
+    @property
     def replaced(self) -> bool:
         """Whether a replay replaced the episode; then reward and advantage are the replay's."""
-        return self.replay is not None
+        return self.replay is not None and not self.added
 
 
 class TrainedGroup(msgspec.Struct, frozen=True):

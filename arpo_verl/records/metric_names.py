@@ -62,10 +62,12 @@ REPLAY: Mapping[str, Meaning] = {
     "replay/age_mean": Meaning("steps", "Mean age of the replays, in training steps."),
     "replay/missed": Meaning("groups", "Groups that failed and got no replay."),
     "replay/no_gain": Meaning(
-        "groups", "Those of them whose task has successes, but none with a reward above the group's."
+        "groups", "Groups that a method wanted and whose task has successes, but none with a gain."
     ),
     "replay/informative_share": Meaning(
-        _SHARE, "Share of groups that teach something after the replays: at least two of their rewards differ."
+        _SHARE,
+        "Share of groups that teach something with the replays: two of their rewards differ, or a replay has its own "
+        "advantage.",
     ),
     "replay/stored": Meaning("successes", "Successes that entered the store."),
     "replay/stored_untrained": Meaning(
@@ -82,7 +84,7 @@ REPLAY: Mapping[str, Meaning] = {
     ),
     "replay/changed_task": Meaning(
         "successes",
-        "Successes that no failed group of their task got, since its instruction, set-up or evaluator changed.",
+        "Successes that no group of their task got, since its instruction, set-up or evaluator changed.",
     ),
     "replay/without/NAME": Meaning(
         "that of NAME", "veRL's metric NAME over the rows that are no replays; the next table lists the names."

@@ -11,6 +11,8 @@ from arpo_verl.replay.config import ReplayConfig
 
 MIN_GROUP_SIZE = 2
 """A lone rollout is compared with nothing: replacing it would swap data for an advantage of 0."""
+FIRST_ADDED = 1_000
+"""Session of the first success beside a group. `rollout.n` is smaller, so no rollout's row has its key."""
 
 
 def uid_of(key: str) -> str:

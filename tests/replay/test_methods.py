@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from support.replay_trajectories import stored
 
-from arpo_verl.errors import ConfigError, ReplayError
+from arpo_verl.errors import ConfigError
 from arpo_verl.replay.choice import Group, Outcome
 from arpo_verl.replay.config import METHODS, ReplayConfig
 from arpo_verl.replay.methods import load_method, method_that_replaces
@@ -90,6 +90,10 @@ def test_fresh_weighs_by_reward_and_age():
     plans = [fresh.choose([group(0, 0)], store, ReplayConfig(seed=seed), 21) for seed in range(1000)]
     new = sum(replay.candidate.step == 21 for (replay,) in plans)
     assert new / 1000 == pytest.approx(1 / (1 + math.exp(-2)), abs=0.03)  # 0.88
+    aged = store_of(*(stored(step=step, response_ids=(step, 0)) for step in (1, 10, 21)))
+    first = [fresh.order(aged.candidates("a"), aged, 4_000, random.Random(seed))[0].step for seed in range(1000)]
+    weights = [math.exp(-2), math.exp(-1.1), 1.0]
+    assert first.count(21) / 1000 == pytest.approx(1 / sum(weights), abs=0.05)  # also where each weight is tiny
 
 
 def test_a_weighted_order_has_every_candidate_once():
@@ -133,6 +137,7 @@ def test_spear_recalibrates_by_the_median_of_recent_groups():
     assert replay.advantage == pytest.approx(0.5 * (1.0 - 0.25))
     assert replay.added == 0
     assert spear.choose([group(0.5, 0.0)], store, CONFIG, 56) == ()  # older than 10 steps
+    assert spear.choose([group(0.5, 0.0)], store, CONFIG, 44) == ()  # another run's, of a step to come
     store.memory[:] = [1.0, 1.0, 1.0]
     assert spear.choose([group(0.5, 0.0)], store, CONFIG, 50) == ()  # not above the median
 
@@ -156,8 +161,7 @@ def test_what_a_method_remembers_is_saved_with_the_store(tmp_path):
     assert load_store(tmp_path, fingerprint, into=SuccessStore(8)).memory == [0.25, -1.0]
     store.memory[:] = [float("nan")]
     save_store(store, tmp_path, fingerprint)
-    with pytest.raises(ReplayError, match="memory"):
-        load_store(tmp_path, fingerprint)
+    assert load_store(tmp_path, fingerprint).memory == []
 
 
 @pytest.mark.parametrize(
@@ -178,7 +182,7 @@ def test_exgrpo_draws_groups_by_their_bucket(solved, size, chance):
         bool(ExGrpo().choose([group(*[1] * solved, *[0] * (size - solved))], store, ReplayConfig(seed=seed), 1))
         for seed in range(300)
     )
-    assert drawn / 300 == pytest.approx(chance, abs=0.09)
+    assert drawn / 300 == pytest.approx(chance if solved else 0.0, abs=0.09)  # the bucket of 0 does not exist
 
 
 def test_exgrpo_takes_the_surest_success_and_never_a_solved_group():

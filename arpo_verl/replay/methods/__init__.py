@@ -27,7 +27,7 @@ def method_that_replaces(config: ReplayConfig, where: str) -> ReplayMethod:
     """
     method = load_method(config)
     require(
-        method.only_replaces,
+        method.only_replaces and type(method).token_weight is ReplayMethod.token_weight,
         "replay.method",
         f"one that only replaces failures, as arpo and fresh, {where}",
         config.method,

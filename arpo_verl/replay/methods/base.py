@@ -20,16 +20,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from arpo_verl.lib.config import check_fields
-from arpo_verl.replay.choice import MIN_GROUP_SIZE, Group, Outcome
+from arpo_verl.replay.choice import FIRST_ADDED, MIN_GROUP_SIZE, Group, Outcome
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.rules import CHANGED_TASK, NO_GAIN, gains
 from arpo_verl.replay.store.success_store import Candidate, SuccessStore
 
 if TYPE_CHECKING:
     import torch
-
-FIRST_ADDED = 1_000
-"""Session of the first success beside a group. `rollout.n` is smaller, so no rollout's row has its key."""
 
 
 @dataclass(frozen=True)
@@ -181,8 +178,8 @@ def weighted_order(candidates: Sequence[Candidate], weights: Sequence[float], rn
 
     Source: Efraimidis and Spirakis, Weighted random sampling with a reservoir, 2006.
     """
-    keys = [rng.random() ** (1 / weight) for weight in weights]
-    return [candidates[place] for place in sorted(range(len(keys)), key=keys.__getitem__, reverse=True)]
+    keys = [rng.expovariate(weight) for weight in weights]  # of a power with a small weight only 0 would be left
+    return [candidates[place] for place in sorted(range(len(keys)), key=keys.__getitem__)]
 
 
 def _candidates(store: SuccessStore, task_id: str, content: str, left_out: Counter[str]) -> list[Candidate]:

@@ -1,9 +1,10 @@
 """ExGRPO (arXiv 2510.02245): replay tasks of medium difficulty, and of their successes the surest one, gently.
 
 - Which group (section 4.1, `weighted_bucket_sampler.py`): tasks lie in buckets by how many of their latest K rollouts
-  succeeded, k; a bucket's weight is a normal density around K / 2 with sigma 1. A task that is solved whole is retired.
-  The paper draws other tasks than the batch's until they fill half of it. Here the batch's tasks are given, so each
-  group is drawn by itself, with its bucket's density over the densest one's, and k is that of its own rollouts.
+  succeeded, k; a bucket's weight is a normal density around K / 2 with sigma 1. A task that is solved
+  whole is retired, and one that fails whole is in no bucket. The paper draws other tasks than the batch's until they
+  fill half of it. Here the batch's tasks are given, so each group is drawn by itself, with its bucket's density over
+  the densest one's, and k is that of its own rollouts.
 - Which success: the one with the lowest entropy under today's policy. The sampler chooses before the trainer scores, so
   we approximate the entropy by the mean of -log p of the recorded tokens. A success without log-probs is not replayed.
 - Where: it takes a failure's place, so the group has K members as in the paper.
@@ -44,7 +45,7 @@ class ExGrpo(ReplayMethod):
     def wants(self, group: Group, config: ReplayConfig, rng: random.Random) -> bool:
         size = len(group.outcomes)
         solved = sum(outcome.success >= config.success_threshold for outcome in group.outcomes)
-        return solved < size and rng.random() < bucket_chance(solved, size)
+        return 0 < solved < size and rng.random() < bucket_chance(solved, size)
 
     def order(
         self, candidates: Sequence[Candidate], store: SuccessStore, step: int, rng: random.Random

@@ -34,7 +34,8 @@ class Spear(ReplayMethod):
     most_added: Annotated[int, whole(1)] = 1
     """Most successes beside a group."""
     max_age: Annotated[int, whole(1)] = 10
-    """Most training steps since the rollout. Seeds count as of step 0."""
+    """Most training steps since the rollout. Seeds of `arpo-verl replay seed` count as of step 0; those of another
+    run's checkpoint keep their steps, and none is used before its own."""
     warm_up_steps: Annotated[int, whole(0)] = 100
     """Training steps over which the weight rises from 0 to 1; 0 for a weight of 1 from the start. The authors' run on
     ALFWorld has 100."""
@@ -51,7 +52,7 @@ class Spear(ReplayMethod):
     def order(
         self, candidates: Sequence[Candidate], store: SuccessStore, step: int, rng: random.Random
     ) -> list[Candidate]:
-        recent = [one for one in candidates if step - one.step <= self.max_age]
+        recent = [one for one in candidates if 0 <= step - one.step <= self.max_age]
         return super().order(recent, store, step, rng)
 
     def place(self, group: Group, queue: list[Candidate], context: Context) -> list[Replay]:

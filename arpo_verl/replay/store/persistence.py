@@ -116,7 +116,7 @@ def save_store(store: SuccessStore, folder: Path | str, fingerprint: Fingerprint
         saved_at=datetime.now(UTC).isoformat(timespec="seconds"),
         written_by=f"arpo-verl {__version__}",
         reward_function=store.reward_function,
-        memory=tuple(store.memory),
+        memory=tuple(one for one in store.memory if abs(one) <= _MOST_REWARD)[-_MOST_MEMORY:],
     )
     files.write_whole(folder / MANIFEST, _manifest_json(manifest))
     files.sync_folder(folder)
@@ -152,7 +152,6 @@ def load_store(
         store = SuccessStore(manifest.capacity_per_task)
     elif len(store):
         raise ReplayError(f"a store must be empty to load into it, but it has {len(store)} trajectories")
-    store.memory[:] = manifest.memory
     damaged: list[ReplayError] = []
     unbound = 0
     try:
@@ -182,6 +181,7 @@ def load_store(
             "group's",
             *(folder, manifest.reward_function or "an unknown function", store.reward_function),
         )
+    store.memory[:] = manifest.memory
     store.saved_in = folder
     return store
 

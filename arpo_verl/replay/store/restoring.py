@@ -42,6 +42,8 @@ def fill_store(
             if replay.on_bad_store == EMPTY:
                 break
             continue
+        if source not in places:  # what the seeds' method kept is of another policy
+            store.memory.clear()
         logger.info(
             "the replay store starts with %d successes of %d tasks, from %s", len(store), store.num_tasks, source
         )

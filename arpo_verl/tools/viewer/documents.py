@@ -154,6 +154,7 @@ def _member(snapshot: Snapshot, session: int, episode_id: str | None, row: Train
         "trained_reward": row.reward if row is not None else None,
         "advantage": row.advantage if row is not None else None,
         "replaced": row is not None and row.replaced,
+        "added": row is not None and row.added,
         "replay_of": snapshot.index.id_of(row.replay) if row is not None else None,
     }
 

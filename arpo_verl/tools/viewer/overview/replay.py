@@ -104,11 +104,13 @@ def _teaching(
 ) -> list[Teaching]:
     successes, rewards = [], []
     for group in groups:
-        known = [(row, episode) for row in group if (episode := played.get((row.uid, row.session))) is not None]
-        if len(known) == len(group) > 1:
+        members = [row for row in group if not row.added]
+        known = [(row, episode) for row in members if (episode := played.get((row.uid, row.session))) is not None]
+        if len(known) == len(members) > 1:
             played_successes = [episode.success for _, episode in known]
             # Every replay is a success.
-            trained = [1.0 if row.replaced else success for row, success in zip(group, played_successes, strict=True)]
+            trained = [1.0 if row.replaced else success for row, success in zip(members, played_successes, strict=True)]
+            trained += [1.0] * (len(group) - len(members))
             successes.append((len(set(played_successes)) > 1, len(set(trained)) > 1))
             played_rewards = [episode.reward if row.replaced else row.reward for row, episode in known]
             rewards.append((len(set(played_rewards)) > 1, len({row.reward for row in group}) > 1))
@@ -127,7 +129,7 @@ def _by_task(groups: Iterable[Sequence[TrainedRow]]) -> list[TaskReplays]:
         if task_id is None:
             continue
         all_groups[task_id] += 1
-        replays[task_id] += sum(row.replaced for row in group)
+        replays[task_id] += sum(row.replay is not None for row in group)
     return [TaskReplays(task_id, all_groups[task_id], count) for task_id, count in replays.most_common() if count]
 
 
