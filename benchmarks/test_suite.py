@@ -28,7 +28,7 @@ def main() -> None:
     parser = Arguments(__doc__, "two runs of a few tests")
     parser.add_size("--runs", 10, 2, "runs, of which the first half is beside busy processes")
     arguments = parser.parse()
-    tests = ["tests/agent/rollout/test_prompts.py"] if arguments.smoke else []
+    tests = ["tests/agent/rollout/test_chat.py"] if arguments.smoke else []
     quiet_s, failures, passed = [], 0, 0
     for number in range(arguments.runs):
         is_quiet = number >= arguments.runs / 2

@@ -39,7 +39,7 @@ _AZURE = {"azure.identity": "azure-identity", "azure.mgmt.compute": "azure-mgmt-
 _VOLCENGINE = ("volcenginesdkcore", "volcenginesdkecs", "volcenginesdkautoscaling")
 
 QEMU = "qemu"
-"""Our own `vm.provider.QemuProvider`, not the client's; it starts from the same file as the Docker provider."""
+"""Our own (`desktops/vm/provider.py`), not the client's; it starts from the same file as the Docker provider."""
 
 PROVIDERS: dict[str, Provider] = {
     "docker": Provider({"docker": "docker", **_FILES}, shares_vm=True, allocates=True),

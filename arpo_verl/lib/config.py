@@ -110,7 +110,7 @@ def build_config(cls: type[ConfigT], section: str, values: Mapping[str, Any] | N
     known, problems = [f.name for f in dataclasses.fields(cls)], Problems()
     for name in [name for name in values if name not in known]:
         del values[name]
-        hint = did_you_mean(name, known, f"{section}.") or f". Known: {', '.join(known)}"
+        hint = did_you_mean(name, known, f"{section}.") or f". Known: {', '.join(known) or 'none'}"
         message = removal(f"{section}.{name}") or f"{section}.{name} is not an option{hint}"
         problems.errors.append(ConfigError(message))
     with problems.gather():

@@ -10,9 +10,9 @@ The modules, in the order of a training step:
 - episodes: `job_desktops` makes the pool, `loop_manager` starts the rollout workers, and `prompts` gives them prompts.
   There `agent_loop` plays an episode, and `sent_images` takes its screenshots to the engine;
 - a batch, in the trainer's process: `plugin/sampler.py: Replayer.process` reads it (`rows`, over `queue`).
-  a method of `replay/methods` chooses successes for groups, and `plugin/rows.py: inject` (with
-  `model_inputs`) puts it in a failure's place. The sampler then stores the batch's own successes and forms mini-batches
-  (`padding`). `records/run_records.py`, `step_metrics` and `validation_samples` report it;
+  A method of `replay/methods` chooses successes for groups, and `plugin/rows.py: inject` (with `model_inputs`) puts
+  each in a failure's place or beside the group. The sampler then stores the batch's own successes and forms
+  mini-batches (`padding`). `records/run_records.py`, `step_metrics` and `validation_samples` report it;
 - advantages: `plugin/estimator.py: compute_replay_grpo_advantage`;
 - scoring and update, in the training processes: `shared_encoder` divides a split sequence's screenshots among its GPUs;
 - checkpoints: `checkpoints` saves and restores the store, and saves what a `resume` depends on. `seeding` makes a store

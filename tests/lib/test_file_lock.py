@@ -31,8 +31,7 @@ def test_neither_forks_nor_programs_of_a_killed_holder_keep_it(path):
     code = (
         "import os, subprocess, sys, time; from pathlib import Path; from arpo_verl.lib.file_lock import FileLock\n"
         "lock = FileLock(Path(sys.argv[1])); sleeping = subprocess.Popen(['sleep', '60'], stdout=2)\n"
-        "forked = os.fork()\n"
-        "if forked: print(sleeping.pid, forked, flush=True)\n"
+        "if os.fork() == 0: print(sleeping.pid, os.getpid(), flush=True)\n"  # by the fork, which has let go of it
         "time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.PIPE, text=True) as holder:

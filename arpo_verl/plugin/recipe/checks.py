@@ -253,7 +253,7 @@ def _check_method(config: DictConfig, replay: ReplayConfig) -> None:
     """Require what the replay method needs of estimator and engine."""
     estimator = config.algorithm.adv_estimator
     if estimator != "replay_grpo":
-        method_that_replaces(replay, f"with algorithm.adv_estimator={estimator}")
+        method_that_replaces(replay, f"with algorithm.adv_estimator={estimator}", "or take replay_grpo")
     records = config.actor_rollout_ref.rollout.calculate_log_probs
     name = "actor_rollout_ref.rollout.calculate_log_probs"
     needs = load_method(replay).needs_log_probs

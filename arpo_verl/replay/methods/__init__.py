@@ -9,18 +9,19 @@ import importlib
 from collections.abc import Mapping
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.lib.config import build_config, require
+from arpo_verl.lib.config import build_config, did_you_mean, require
 from arpo_verl.replay.config import METHODS, ReplayConfig
 from arpo_verl.replay.methods.base import ReplayMethod
 
 OPTIONS = "replay.method_options"
 
 
-def method_that_replaces(config: ReplayConfig, where: str) -> ReplayMethod:
+def method_that_replaces(config: ReplayConfig, where: str, remedy: str = "") -> ReplayMethod:
     """Return the recipe's method for a trainer or an estimator that knows only replays in a failure's place.
 
     Args:
         where: which it is, such as `with EasyR1`.
+        remedy: what else to do about it.
 
     Raises:
         ConfigError: the method does more, or `load_method` raises it.
@@ -31,6 +32,7 @@ def method_that_replaces(config: ReplayConfig, where: str) -> ReplayMethod:
         "replay.method",
         f"one that only replaces failures, as arpo and fresh, {where}",
         config.method,
+        remedy,
     )
     return method
 
@@ -48,6 +50,7 @@ def load_method(config: ReplayConfig) -> ReplayMethod:
         raise ConfigError(
             f"replay.method must be one of {', '.join(METHODS)}, or the import path of a class such as "
             f"my_module:MyMethod, got {config.method!r}, which cannot be imported: {error}"
+            f"{did_you_mean(config.method, METHODS)}"
         ) from error
     is_method = isinstance(cls, type) and issubclass(cls, ReplayMethod)
     require(is_method, "replay.method", "a subclass of arpo_verl.replay.methods.base.ReplayMethod", config.method)

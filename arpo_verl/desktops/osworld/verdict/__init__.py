@@ -6,5 +6,5 @@ do no harm. `desktops/osworld/verdict/sandboxed_evaluator.py: SandboxedEvaluator
 `host_command`, `zygote`) for a fork, the sandbox (`desktops/osworld/verdict/sandbox.py: main`). That has its own
 namespaces, no privileges and limits (`sandbox_limits`). In it the ways from data to code are closed (`closed_ways`),
 and metrics that accepted too little are corrected (`mended_metrics`). It reaches its desktop through ports that this
-process listens on (`relay`, `https_proxy`), and answers with bounded JSON (`messages`).
+process listens on (`lib/relay.py`, `https_proxy`), and answers with bounded JSON (`messages`).
 """

@@ -235,7 +235,7 @@
   function Member({ episode, member, byId, filters }) {
     const self = member.id === episode.id;
     const recorded = member.id && byId.has(member.id);
-    const session = `session ${member.session}`;
+    const session = member.added ? "beside the group" : `session ${member.session}`;
     const trained = (member.replaced || member.added) && known(member.trained_reward);
     return html`<tr class=${self ? "self" : ""}>
       <th scope="row">
@@ -253,7 +253,7 @@
 
   /** What took a member's place in training, if anything did. */
   function Replacement({ member, byId, filters }) {
-    if (member.added) return html`<span class="badge note">a past success beside the group</span>`;
+    if (member.added) return html`<span class="badge note">a past success</span>`;
     if (!member.replaced && !member.replay_of) return null;
     if (!byId.has(member.replay_of)) return html`<span class="badge note">replaced</span>`;
     const step = byId.get(member.replay_of).step;

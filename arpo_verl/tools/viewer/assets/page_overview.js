@@ -261,7 +261,7 @@
     ]);
     return html`<${Part} title="What replay did">
       <p>${facts.filter(Boolean).join(" ")}</p>
-      ${differing.length > 0 && html`<${Table} caption="Recorded groups whose rows differ: in the others every advantage is 0, and nothing is learnt" heads=${["differ in", "groups", "share", "95% interval"]} rows=${differing} />`}
+      ${differing.length > 0 && html`<${Table} caption="Recorded groups whose rows differ: in the others every advantage is 0, but for that of a replay beside them" heads=${["differ in", "groups", "share", "95% interval"]} rows=${differing} />`}
       ${replay.tasks.length > 0 && html`<${Table} caption="Replays by task" heads=${["task", "groups", "replays"]} rows=${replay.tasks.map((task) => [html`<bdi>${task.task_id}</bdi>`, task.groups, task.replays])} />`}
       ${replay.compared.length > 0 && html`<${Table} caption="Means over the training steps with a replay" heads=${["metric", "all rows", "without replays"]} rows=${replay.compared.map((row) => [html`<code>${row.name}</code>`, short(row.with_replays), short(row.without)])} />`}
     <//>`;
