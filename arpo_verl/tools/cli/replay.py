@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from arpo_verl.errors import ConfigError, ReplayError
+from arpo_verl.records.layout import TRAJECTORIES
 from arpo_verl.tools.cli.composing import compose_named
+
+if TYPE_CHECKING:
+    from arpo_verl.records.recorded import RecordedEpisode
 
 EPILOG = """examples:
   arpo-verl replay inspect runs/embedded/checkpoints/global_step_20/replay
@@ -80,7 +84,12 @@ def _add_seed(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         description="Tokenizes recorded successes as the agent loop of the recipe's run would. Leaves out failures, "
         "malformed replies and validation. Keeps log-probs that the same tokenizer recorded.",
     )
-    parser.add_argument("sources", type=Path, nargs="+", help="folders of recorded episodes, such as RUN/trajectories")
+    parser.add_argument(
+        "sources",
+        type=Path,
+        nargs="+",
+        help="folders of recorded episodes, such as RUN/trajectories; one of filter-tasks gives those of kept tasks",
+    )
     parser.add_argument(
         "--recipe", metavar="NAME", required=True, help="recipe of the run to seed: embedded, or your own YAML file"
     )
@@ -148,7 +157,6 @@ def seed(args: argparse.Namespace) -> int:
     from arpo_verl.lib.config import build_config
     from arpo_verl.plugin.seeding import SeedPolicy, seed_store
     from arpo_verl.plugin.trainer_state import TrainerState
-    from arpo_verl.records.recorded import read_episodes
     from arpo_verl.replay.config import ReplayConfig
     from arpo_verl.replay.store.persistence import save_store
     from arpo_verl.replay.store.success_store import SuccessStore
@@ -158,7 +166,7 @@ def seed(args: argparse.Namespace) -> int:
     config = build_config(ReplayConfig, "replay", recipe.replay)
     policy = SeedPolicy.of_recipe(recipe)
     store = SuccessStore(config.capacity_per_task, TrainerState(recipe).reward_function)
-    episodes = (episode for source in args.sources for episode in read_episodes(source))
+    episodes = (episode for source in args.sources for episode in _episodes(source))
     report = seed_store(store, tqdm(episodes, desc="episodes", unit="episode"), policy, config)
     for reason, count in sorted(report.skipped.items()):
         print(f"left out: {count} ({reason})")
@@ -170,6 +178,20 @@ def seed(args: argparse.Namespace) -> int:
         f"{report.stored} with log-probs; train on them with replay.seed_from={args.out}"
     )
     return 0
+
+
+def _episodes(source: Path) -> Iterator[RecordedEpisode]:
+    """Yield a source's episodes. Those that chose the training tasks count as training, though nothing trained then."""
+    from arpo_verl.records.recorded import read_episodes
+    from arpo_verl.tools.evaluation.training_list import FILTER_FILE, kept_tasks
+
+    if not (source / FILTER_FILE).is_file():
+        yield from read_episodes(source)
+        return
+    kept = kept_tasks(source)
+    for episode in read_episodes(source / TRAJECTORIES):
+        if episode.task_id in kept:
+            yield dataclasses.replace(episode, validation=False)
 
 
 def _tokenizer(model: str) -> Any:

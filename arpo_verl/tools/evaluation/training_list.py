@@ -10,13 +10,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from arpo_verl.errors import ConfigError
 from arpo_verl.lib.files import replacing_directory, write_whole
+from arpo_verl.records.json_files import read_json
 from arpo_verl.tools.evaluation.filtering import Fate, FilteredTask, Outlook
 from arpo_verl.tools.evaluation.keep_rule import KeepRule
 from arpo_verl.tools.evaluation.report import folder_name
 from arpo_verl.types import Task
 
 LIST_FOLDER, FILTER_FILE = "training_tasks", "filter.json"
+
+
+class _Fate(msgspec.Struct):
+    task_id: str
+    fate: str
+
+
+class _Decided(msgspec.Struct):
+    tasks: list[_Fate]
 
 
 @dataclass(frozen=True)
@@ -97,6 +110,19 @@ def write_training_list(folder: Path, filtered: Filtered, tasks: Sequence[Task])
         (scratch / "list.txt").write_text("".join(lines), encoding="utf-8")
     write_whole(folder / FILTER_FILE, json.dumps(_content(filtered), indent=1).encode() + b"\n")
     return folder / LIST_FOLDER
+
+
+def kept_tasks(folder: Path) -> set[str]:
+    """Return the ids of the tasks that a filter kept, from its `filter.json`.
+
+    Raises:
+        ConfigError: the file is not one of `arpo-verl filter-tasks`.
+    """
+    try:
+        content = read_json(folder / FILTER_FILE, _Decided)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"what chose the tasks must be of `arpo-verl filter-tasks`, but is not: {error}") from error
+    return {task.task_id for task in content.tasks if task.fate == Fate.KEPT.value}
 
 
 def _content(filtered: Filtered) -> Mapping[str, Any]:

@@ -114,5 +114,18 @@ def test_seed_makes_a_store_of_demonstrations_that_the_run_accepts(tmp_path, mod
     (trajectory,) = Replayer(trainer_state(run)).store.trajectories()
     assert trajectory.task_id == "calc" and trajectory.rollout_log_probs is None
     assert trajectory.screenshots == episode.screenshots
+    chosen = tmp_path / "filter"
+    chosen.mkdir()
+    (tmp_path / "demonstrations").rename(chosen / "trajectories")
+    for file in chosen.rglob("episode.json"):  # as an evaluation records it
+        file.write_text(json.dumps({**json.loads(file.read_text()), "validation": True}))
+    command[2], command[6] = str(chosen), str(tmp_path / "chosen")
+    for fate, status in (("too few successes", 2), ("kept", 0)):
+        (chosen / "filter.json").write_text(json.dumps({"tasks": [{"task_id": "calc", "fate": fate}]}))
+        assert main(command) == status
+    (chosen / "filter.json").write_text("[]")
+    assert main(command[:6] + [str(tmp_path / "third"), *overrides]) == 2
+    assert "must be of `arpo-verl filter-tasks`" in capsys.readouterr().err
+    command[6] = out
     assert main(command) == 2  # not over what is there
     assert "must be a new or empty folder" in capsys.readouterr().err
