@@ -1,5 +1,6 @@
 """A desktop in a thread of its own."""
 
+import gc
 import sys
 import threading
 from types import ModuleType
@@ -18,6 +19,26 @@ class Failing:
 
 def fail(config, name):
     raise OSError("it is not made")
+
+
+class Counted:
+    closed = 0
+
+    def prepare(self):
+        pass
+
+    def close(self):
+        Counted.closed += 1
+
+
+def test_a_desktop_that_was_used_and_forgotten_is_closed(monkeypatch):
+    """Its thread kept the last call, and so the desktop, until the interpreter ended."""
+    module = ModuleType("counted_desktops")
+    module.make = lambda config, name: Counted()
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    ThreadedDesktop(EnvironmentConfig(provider="counted_desktops:make")).prepare()
+    gc.collect()
+    eventually(lambda: Counted.closed == 1)
 
 
 @pytest.mark.parametrize("make", [fail, lambda config, name: Failing()])

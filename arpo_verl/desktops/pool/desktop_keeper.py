@@ -148,7 +148,7 @@ class DesktopKeeper:
         timeout_s = self._config.boot_timeout_s
         try:
             reply: CallResult = await bounded(
-                worker.actor.prepare.remote(slot, self._workers.generations[slot]), timeout_s
+                worker.actor.call.remote(slot, self._workers.generations[slot], "prepare"), timeout_s
             )
         except TimeoutError:
             return CallResult(error=DesktopBootError(f"desktop {slot} did not boot within {timeout_s:g} s"))
@@ -181,7 +181,7 @@ class DesktopKeeper:
             raise
 
     async def _is_ready(self, desktop: BootedDesktop) -> bool:
-        call = desktop.worker.actor.is_ready.remote(desktop.index, desktop.generation)
+        call = desktop.worker.actor.call.remote(desktop.index, desktop.generation, "is_ready")
         try:
             return (await bounded(call, self._config.step_timeout_s)).value is True
         except (TimeoutError, ray.exceptions.RayError):

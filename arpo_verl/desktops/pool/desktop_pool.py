@@ -30,7 +30,7 @@ from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.desktops.pool.lease_queue import Grant
 from arpo_verl.desktops.pool.metrics import Fault, LeaseReport, fault_of
 from arpo_verl.desktops.pool.pool_actor import PoolActor
-from arpo_verl.desktops.pool.worker import CLOSE_TIMEOUT_S, CallResult
+from arpo_verl.desktops.pool.worker import CLOSE_TIMEOUT_S
 from arpo_verl.desktops.pool.workers import bounded
 from arpo_verl.errors import (
     ConfigError,
@@ -252,42 +252,37 @@ class Desktop:
 
     async def reset(self, task: Task) -> Observation:
         """See `DesktopEnvironment.reset`. The time limit is `reset_timeout_s`."""
-        call = self._worker.reset.remote(*self._slot, task)
-        seen: Observation = await self._result("reset", call, self._config.reset_timeout_s, DesktopSetupError)
+        seen: Observation = await self._call("reset", DesktopSetupError, "reset", task)
         self._was_set_up()  # not awaited: nobody needs to wait for it
         return seen
 
     async def step(self, action: Action) -> Observation:
         """See `DesktopEnvironment.step`. The time limit is `step_timeout_s`."""
-        call = self._worker.step.remote(*self._slot, action)
-        seen: Observation = await self._result("step", call, self._config.step_timeout_s, DesktopUnclearError)
+        seen: Observation = await self._call("step", DesktopUnclearError, "step", action)
         return seen
 
     async def look(self) -> Observation:
         """See `DesktopEnvironment.look`. The time limit is `step_timeout_s`, and it counts as a step."""
-        call = self._worker.look.remote(*self._slot)
-        seen: Observation = await self._result("step", call, self._config.step_timeout_s, DesktopUnclearError)
+        seen: Observation = await self._call("step", DesktopUnclearError, "look")
         return seen
 
     async def ask(self, request: GuestRequest) -> GuestAnswer:
         """See `DesktopEnvironment.ask`. The time limit is `step_timeout_s`, and it counts as a step."""
-        call = self._worker.ask.remote(*self._slot, request)
-        answer: GuestAnswer = await self._result("step", call, self._config.step_timeout_s, DesktopUnclearError)
+        answer: GuestAnswer = await self._call("step", DesktopUnclearError, "ask", request)
         return answer
 
     async def evaluate(self) -> Evaluation:
         """See `DesktopEnvironment.evaluate`. The time limit is `evaluate_timeout_s`."""
-        call = self._worker.evaluate.remote(*self._slot)
-        verdict: Evaluation = await self._result("evaluate", call, self._config.evaluate_timeout_s, EvaluatorError)
+        verdict: Evaluation = await self._call("evaluate", EvaluatorError, "evaluate")
         return verdict
 
-    async def _result(
-        self, name: str, call: Awaitable[CallResult], timeout_s: float, on_timeout: type[DesktopError]
-    ) -> Any:
+    async def _call(self, name: str, on_timeout: type[DesktopError], method: str, *args: Any) -> Any:
+        """Return the result of a method of the desktop; `name` says which time limit and which counter it has."""
         if self.fault is not None:
             raise DesktopLostError(f"this desktop already failed with {self.fault.__name__}; lease another")
+        timeout_s = getattr(self._config, f"{name}_timeout_s")
         try:
-            reply = await bounded(call, timeout_s)
+            reply = await bounded(self._worker.call.remote(*self._slot, method, *args), timeout_s)
         except asyncio.CancelledError:
             self.interrupted = True
             raise

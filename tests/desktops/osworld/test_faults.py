@@ -579,7 +579,7 @@ def a_call(result, **limits):
     """What a call of a leased desktop raises."""
 
     async def step():
-        worker = SimpleNamespace(step=SimpleNamespace(remote=lambda *_: result()))
+        worker = SimpleNamespace(call=SimpleNamespace(remote=lambda *_: result()))
         await Desktop(EnvironmentConfig(**limits), Grant(worker), lambda: None).step(CLICK)
 
     with pytest.raises(DesktopError) as raised:

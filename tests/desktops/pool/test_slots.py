@@ -1,7 +1,7 @@
 """Leases and the lives of slots in one event loop, over workers that answer when told to."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from types import SimpleNamespace
 
 import pytest
@@ -21,15 +21,17 @@ from arpo_verl.errors import (
 )
 
 
-class Method:
-    """A Ray actor's method that notes its calls and answers each with a future."""
+class Actor:
+    """A worker's actor, which answers each kind of call with futures: `answers["prepare"][0]` is the first."""
 
     def __init__(self):
-        self.calls = []
+        self.answers = defaultdict(list)
+        self.call = SimpleNamespace(remote=lambda slot, generation, method: self._answer(method))
+        self.renew = SimpleNamespace(remote=lambda slot: self._answer("renew"))
 
-    def remote(self, *args):
-        self.calls.append((args, asyncio.get_running_loop().create_future()))
-        return self.calls[-1][1]
+    def _answer(self, method):
+        self.answers[method].append(asyncio.get_running_loop().create_future())
+        return self.answers[method][-1]
 
 
 class Worker:
@@ -38,7 +40,7 @@ class Worker:
 
     def __init__(self, node_id, slots=()):
         self.node_id, self.slots = node_id, slots
-        self.actor = SimpleNamespace(prepare=Method(), is_ready=Method(), renew=Method())
+        self.actor = Actor()
         self.started = asyncio.get_running_loop().create_future()
         self.started.set_result((node_id, self.host))
 
@@ -81,9 +83,9 @@ def test_boots_at_a_time_are_bounded_on_each_host_by_itself():
         keeper = make_keeper(config, workers, queue, metrics)
         tasks = [asyncio.create_task(keeper.keep(slot)) for slot in range(5)]
         await settle()
-        a, b = (workers.by_node[name].actor.prepare.calls for name in "ab")
+        a, b = (workers.by_node[name].actor.answers["prepare"] for name in "ab")
         begun = [(len(a), len(b))]
-        a[0][1].set_result(CallResult())
+        a[0].set_result(CallResult())
         await settle()
         begun.append((len(a), len(b)))
         assert metrics.now["desktops_idle"] == 1 and metrics.now["desktops_booting"] == 4
@@ -101,7 +103,7 @@ def test_without_a_number_three_fifths_of_a_hosts_desktops_boot_at_once_and_neve
         keeper = make_keeper(config, workers, queue, metrics)
         tasks = [asyncio.create_task(keeper.keep(slot)) for slot in range(39)]
         await settle()
-        begun = [len(workers.by_node[name].actor.prepare.calls) for name in "ab"]
+        begun = [len(workers.by_node[name].actor.answers["prepare"]) for name in "ab"]
         for task in tasks:
             task.cancel()
         return begun
@@ -113,22 +115,22 @@ def test_an_idle_desktop_that_is_found_dead_is_renewed_before_anybody_gets_it():
     async def run():
         config, metrics, queue = make_queue(1, health_interval_s=0.01)
         workers = Workers(["a"])
-        actor = workers.by_node["a"].actor
+        answers = workers.by_node["a"].actor.answers
         keeping = asyncio.create_task(make_keeper(config, workers, queue, metrics).keep(0))
         await settle()
-        actor.prepare.calls[0][1].set_result(CallResult())
-        while not actor.is_ready.calls:
+        answers["prepare"][0].set_result(CallResult())
+        while not answers["is_ready"]:
             await asyncio.sleep(0.005)
         acquiring = asyncio.create_task(queue.acquire("lease", "t"))
         await settle()
         assert not acquiring.done(), "a desktop that is being looked at is nobody's"
-        actor.is_ready.calls[0][1].set_result(CallResult(value=False))
+        answers["is_ready"][0].set_result(CallResult(value=False))
         await settle()
         states = [metrics.states[0][0].value]
-        actor.renew.calls[0][1].set_result(2)
+        answers["renew"][0].set_result(2)
         await settle()
         states.append(metrics.states[0][0].value)
-        actor.prepare.calls[1][1].set_result(CallResult())
+        answers["prepare"][1].set_result(CallResult())
         grant = await acquiring
         states.append(metrics.states[0][0].value)
         keeping.cancel()
