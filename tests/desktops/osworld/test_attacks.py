@@ -14,8 +14,10 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import struct
 import tarfile
+import tempfile
 import threading
 import time
 import uuid
@@ -185,35 +187,6 @@ TAR = evaluated_by("compare_archive", file_at("/mine.tar.gz"), file_at("/gold.ta
 ZIPS = evaluated_by("compare_zip_files", file_at("/mine.zip"), file_at("/gold.zip"))
 
 
-@pytest.mark.parametrize(
-    ("task", "mine", "gold"),
-    [
-        (BOOK, packed({"../gold.epub.dir/a.html": b"<p>mine</p>"}), GOLD_BOOK),
-        (BOOK, packed({"/scratch/cache/t/gold.epub.dir/a.html": b"<p>mine</p>"}), GOLD_BOOK),
-        (BOOK, packed({"x/..\\..\\gold.epub.dir\\a.html": b"<p>mine</p>"}), GOLD_BOOK),
-        (TAR, tarred(link("a.txt", "../gold_gold/a.txt")), GOLD_TAR),
-        (TAR, tarred(link("a.txt", "/scratch/cache/t/gold.tar_gold/a.txt")), GOLD_TAR),
-        (TAR, tarred(link("a.txt", "../gold.tar_gold/a.txt", tarfile.LNKTYPE)), GOLD_TAR),
-        (TAR, tarred(link("a.txt", "", tarfile.FIFOTYPE)), GOLD_TAR),
-        (TAR, tarred((tarfile.TarInfo("../gold.tar_gold/a.txt"), b"mine")), GOLD_TAR),
-        (TAR, tarred(link("d", ".."), (tarfile.TarInfo("d/gold.tar_gold/a.txt"), b"mine")), GOLD_TAR),
-        (TAR, b"no archive", GOLD_TAR),
-        (ZIPS, lambda: packed({f"{n}": bytes(100 << 20) for n in range(11)}), packed({"a": b""})),
-    ],
-    ids=[
-        *("epub-up", "epub-absolute", "epub-backslash", "symlink", "symlink-absolute", "hardlink", "fifo", "tar-up"),
-        *("through-link", "no-archive", "zip-bomb"),
-    ],
-)
-def test_an_archive_is_not_the_one_that_it_is_compared_with(make, host, task, mine, gold):
-    desktop = make()
-    result, expected = (task.spec["evaluator"][key]["path"] for key in ("result", "expected"))
-    desktop.guest.files = {result: mine() if callable(mine) else mine, expected: gold}
-    assert desktop.score_of(task) == 0.0
-    desktop.guest.files[result] = gold
-    assert desktop.score_of(task) == 1.0
-
-
 def test_a_book_of_the_first_chapter_alone_is_none_and_the_record_says_why(make, host):
     desktop = make()
     chapters = {f"{name}.html": f"<html><body>{name}</body></html>".encode() for name in ("one", "two")}
@@ -222,33 +195,6 @@ def test_a_book_of_the_first_chapter_alone_is_none_and_the_record_says_why(make,
     verdict = desktop.evaluate()
     assert verdict.score == 0.0
     assert verdict.metrics[0].returned == "0.0, refused: it has 1 parts, the expected file 2"
-
-
-FILMS = evaluated_by("compare_videos", file_at("/mine.mp4"), file_at("/gold.avi"))
-
-
-@pytest.mark.parametrize(
-    "mine",
-    [
-        b"ffconcat version 1.0\nfile gold.avi\n",
-        b"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\ngold.avi\n#EXT-X-ENDLIST\n",
-        b"#EXTM3U\n#EXTINF:9,\nhttp://127.0.0.1:{port}/film\n",
-        b"v=0\nm=video 5000 RTP/AVP 96\nc=IN IP4 127.0.0.1\n",
-        DASH.format(gold="gold.avi").encode(),
-        b"",
-        b"RIFF\x10\x00\x00\x00AVI nothing",
-    ],
-    ids=["concat", "playlist", "playlist-of-host", "sdp", "dash", "empty", "torn"],
-)
-def test_a_list_that_plays_the_expected_film_is_no_film(make, host, mine):
-    desktop = make()
-    desktop.guest.files = {
-        "/mine.mp4": mine.replace(b"{port}", str(host.port).encode()),
-        "/gold.avi": make_file.film(1, 2),
-    }
-    assert desktop.score_of(FILMS) == 0.0
-    desktop.guest.files["/mine.mp4"] = desktop.guest.files["/gold.avi"]
-    assert desktop.score_of(FILMS) == 1.0
 
 
 def png(width: int, height: int) -> bytes:
@@ -264,19 +210,6 @@ def png(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
-POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(/etc/passwd) (r) file pop showpage\n%%EOF\n"
-IMAGES = evaluated_by("compare_images", file_at("/mine.png"), file_at("/gold.png"))
-
-
-@pytest.mark.parametrize("mine", [lambda: png(20_000, 20_000), lambda: POSTSCRIPT], ids=["bomb", "postscript"])
-def test_an_image_is_decoded_within_bounds_and_starts_no_program(make, host, mine):
-    desktop = make()
-    desktop.guest.files = {"/mine.png": mine(), "/gold.png": png(9, 9)}
-    assert desktop.score_of(IMAGES) <= 0.0
-    desktop.guest.files["/mine.png"] = png(9, 9)
-    assert desktop.score_of(IMAGES) == 1.0
-
-
 LOCALE = (
     b'<oor:items xmlns:oor="http://openoffice.org/2001/registry"><item oor:path="/org.openoffice.Setup/L10N">'
     b'<prop oor:name="ooSetupSystemLocale"><value>%s</value></prop></item></oor:items>'
@@ -287,45 +220,99 @@ LAUGHS = b'<!DOCTYPE x [<!ENTITY a "%s">%s]>' % (
 )
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        b'<!DOCTYPE x [<!ENTITY e SYSTEM "file:///scratch/cache/t/key.txt">]>' + LOCALE % b"&e;",
-        b'<!DOCTYPE x [<!ENTITY e SYSTEM "http://127.0.0.1:{port}/">]>' + LOCALE % b"&e;",
-        b'<!DOCTYPE x SYSTEM "http://127.0.0.1:{port}/x.dtd">' + LOCALE % b"none",
-        LAUGHS + LOCALE % b"&g;",
-        b"<a>" * 300_000,
-    ],
-    ids=["file", "host", "dtd", "laughs", "deep"],
-)
-def test_a_document_brings_in_no_other_file(make, host, document):
+def database(*statements: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder, contextlib.closing(sqlite3.connect(f"{folder}/db")) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+        return Path(folder, "db").read_bytes()
+
+
+def slides(target: str, **entries: bytes) -> bytes:
+    """A presentation whose first slide has the picture `target` behind it."""
+    relations = (
+        '<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">'
+        f'<Relationship Id="r1" Type="x/image" Target="{target}"/></Relationships>'
+    )
+    office = "http://schemas.openxmlformats.org"
+    slide = (
+        f'<p:sld xmlns:p="{office}/presentationml/2006/main" xmlns:a="{office}/drawingml/2006/main" '
+        f'xmlns:r="{office}/officeDocument/2006/relationships"><p:bgPr><a:blip r:embed="r1"/></p:bgPr></p:sld>'
+    )
+    parts = {"ppt/slides/slide1.xml": slide, "ppt/slides/_rels/slide1.xml.rels": relations}
+    return packed({name: text.encode() for name, text in parts.items()} | entries)
+
+
+SHADES = make_file.picture(5)
+INVERTED = make_file.encoded(ImageOps.invert(Image.open(io.BytesIO(SHADES))))
+
+
+FILMS = evaluated_by("compare_videos", file_at("/mine.mp4"), file_at("/gold.avi"))
+IMAGES = evaluated_by("compare_images", file_at("/mine.png"), file_at("/gold.png"))
+BEHIND = {"type": "background_image_in_slide", "ppt_file_path": "/a.pptx", "slide_index": 0, "dest": "mine.png"}
+IN_SLIDE = evaluated_by("compare_images", BEHIND, file_at("/gold.png"))
+TWO_FILES = {"type": "vm_file", "path": ["/x.xcu", "/key.txt"], "dest": ["x.xcu", "key.txt"], "multi": True}
+DOCUMENT = evaluated_by("check_libre_locale", TWO_FILES, rule(locale_set=["zh-CN"]))
+QUERY = evaluated_by("run_sqlite3", file_at("/x.db"), rule(type="sql", sql="SELECT n FROM t"))
+TABLE = ("CREATE TABLE t (n)", "INSERT INTO t VALUES (1)")
+POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(/etc/passwd) (r) file pop showpage\n%%EOF\n"
+MANY = [(tarfile.TarInfo(f"{number}/a/b/c/d/e"), b"") for number in range(15000)]
+FILM = make_file.film(1, 2)
+# Each task: where the policy leaves a file, the right one, and other files that are there. A database, a document and a
+# decoder's bounds may also give no verdict.
+RIGHT = {
+    "epub": (BOOK, "/mine.epub", GOLD_BOOK, {"/gold.epub": GOLD_BOOK}, False),
+    "tar": (TAR, "/mine.tar.gz", GOLD_TAR, {"/gold.tar.gz": GOLD_TAR}, False),
+    "zip": (ZIPS, "/mine.zip", packed({"a": b""}), {"/gold.zip": packed({"a": b""})}, False),
+    "film": (FILMS, "/mine.mp4", FILM, {"/gold.avi": FILM}, False),
+    "slide": (IN_SLIDE, "/a.pptx", slides("../media/m", **{"ppt/media/m": SHADES}), {"/gold.png": SHADES}, False),
+    "shades": (IMAGES, "/mine.png", SHADES, {"/gold.png": SHADES}, False),
+    "image": (IMAGES, "/mine.png", png(9, 9), {"/gold.png": png(9, 9)}, True),
+    "document": (DOCUMENT, "/x.xcu", LOCALE % b"zh-CN", {"/key.txt": b"zh-CN"}, True),
+    "database": (QUERY, "/x.db", database(*TABLE), {}, True),
+}
+LEFT = {
+    "epub up": packed({"../gold.epub.dir/a.html": b"<p>mine</p>"}),
+    "epub absolute": packed({"/scratch/cache/t/gold.epub.dir/a.html": b"<p>mine</p>"}),
+    "epub backslash": packed({"x/..\\..\\gold.epub.dir\\a.html": b"<p>mine</p>"}),
+    "tar symlink": tarred(link("a.txt", "../gold_gold/a.txt")),
+    "tar absolute symlink": tarred(link("a.txt", "/scratch/cache/t/gold.tar_gold/a.txt")),
+    "tar hardlink": tarred(link("a.txt", "../gold.tar_gold/a.txt", tarfile.LNKTYPE)),
+    "tar fifo": tarred(link("a.txt", "", tarfile.FIFOTYPE)),
+    "tar up": tarred((tarfile.TarInfo("../gold.tar_gold/a.txt"), b"mine")),
+    "tar through link": tarred(link("d", ".."), (tarfile.TarInfo("d/gold.tar_gold/a.txt"), b"mine")),
+    "tar no archive": b"no archive",
+    "tar of too many folders": lambda: tarred(*MANY),
+    "zip bomb": lambda: packed({f"{n}": bytes(100 << 20) for n in range(11)}),
+    "film concat": b"ffconcat version 1.0\nfile gold.avi\n",
+    "film playlist": b"#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\ngold.avi\n#EXT-X-ENDLIST\n",
+    "film playlist of host": b"#EXTM3U\n#EXTINF:9,\nhttp://127.0.0.1:{port}/film\n",
+    "film sdp": b"v=0\nm=video 5000 RTP/AVP 96\nc=IN IP4 127.0.0.1\n",
+    "film dash": DASH.format(gold="gold.avi").encode(),
+    "film empty": b"",
+    "film torn": b"RIFF\x10\x00\x00\x00AVI nothing",
+    "slide in the place of the expected picture": slides("../../gold.png", **{"gold.png": INVERTED}),
+    "shades inverted": INVERTED,
+    "image bomb": lambda: png(20_000, 20_000),
+    "image postscript": POSTSCRIPT,
+    "document file": b'<!DOCTYPE x [<!ENTITY e SYSTEM "file:///scratch/cache/t/key.txt">]>' + LOCALE % b"&e;",
+    "document host": b'<!DOCTYPE x [<!ENTITY e SYSTEM "http://127.0.0.1:{port}/">]>' + LOCALE % b"&e;",
+    "document dtd": b'<!DOCTYPE x SYSTEM "http://127.0.0.1:{port}/x.dtd">' + LOCALE % b"none",
+    "document laughs": LAUGHS + LOCALE % b"&g;",
+    "document deep": b"<a>" * 300_000,
+    "database extension": database("CREATE VIEW t AS SELECT load_extension('/scratch/cache/t/x.so') AS n"),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_a_file_is_no_other_file_and_no_code(make, host, name):
+    task, place, right, others, may_be_no_verdict = RIGHT[name.partition(" ")[0]]
+    left = LEFT[name]() if callable(LEFT[name]) else LEFT[name].replace(b"{port}", str(host.port).encode())
     desktop = make()
-    files = {"type": "vm_file", "path": ["/x.xcu", "/key.txt"], "dest": ["x.xcu", "key.txt"], "multi": True}
-    task = evaluated_by("check_libre_locale", files, rule(locale_set=["zh-CN"]))
-    document = document.replace(b"{port}", str(host.port).encode())
-    desktop.guest.files = {"/x.xcu": document, "/key.txt": b"zh-CN"}
-    assert desktop.score_of(task) <= 0.0
-    desktop.guest.files["/x.xcu"] = LOCALE % b"zh-CN"
-    assert desktop.score_of(task) == 1.0
-
-
-def test_a_database_runs_nothing_of_its_own(make, host, tmp_path):
-    import sqlite3
-
-    def database(*statements: str) -> bytes:
-        path = tmp_path / uuid.uuid4().hex
-        with contextlib.closing(sqlite3.connect(path)) as connection:
-            for statement in statements:
-                connection.execute(statement)
-            connection.commit()
-        return path.read_bytes()
-
-    desktop = make()
-    task = evaluated_by("run_sqlite3", file_at("/x.db"), rule(type="sql", sql="SELECT n FROM t"))
-    extension = "CREATE VIEW t AS SELECT load_extension('/scratch/cache/t/x.so') AS n"
-    desktop.guest.files = {"/x.db": database(extension)}
-    assert desktop.score_of(task) <= 0.0
-    desktop.guest.files = {"/x.db": database("CREATE TABLE t (n)", "INSERT INTO t VALUES (1)")}
+    desktop.guest.files = {place: left, **others}
+    score = desktop.score_of(task)
+    assert score == 0.0 or (may_be_no_verdict and score < 0)
+    desktop.guest.files[place] = right
     assert desktop.score_of(task) == 1.0
 
 
@@ -832,7 +819,7 @@ FORGED = {
     "fault-of-builtins": frame(b'{"fault": {"class": "__builtins__", "message": "x"}}'),
     "fault-of-ours": frame(b'{"fault": {"class": "ConfigError", "message": "x"}}'),
     "fault-of-no-kind": frame(b'{"fault": {"class": [], "message": {}}}'),
-    "flood": frame(b'{"stage": "metric"}') * 2000,
+    "flood": frame(b'{"reads": "metric"}') * 2000,
 }
 
 
@@ -870,43 +857,6 @@ def test_a_sandbox_host_that_dies_is_replaced(make):
     assert this_process_host().pid != gone.pid
 
 
-def slides(target: str, **entries: bytes) -> bytes:
-    """A presentation whose first slide has the picture `target` behind it."""
-    relations = (
-        '<Relationships xmlns="http://schemas.openxmlformats.org/package/2006/relationships">'
-        f'<Relationship Id="r1" Type="x/image" Target="{target}"/></Relationships>'
-    )
-    office = "http://schemas.openxmlformats.org"
-    slide = (
-        f'<p:sld xmlns:p="{office}/presentationml/2006/main" xmlns:a="{office}/drawingml/2006/main" '
-        f'xmlns:r="{office}/officeDocument/2006/relationships"><p:bgPr><a:blip r:embed="r1"/></p:bgPr></p:sld>'
-    )
-    parts = {"ppt/slides/slide1.xml": slide, "ppt/slides/_rels/slide1.xml.rels": relations}
-    return packed({name: text.encode() for name, text in parts.items()} | entries)
-
-
-SHADES = make_file.picture(5)
-INVERTED = make_file.encoded(ImageOps.invert(Image.open(io.BytesIO(SHADES))))
-
-
-def test_a_presentation_puts_nothing_in_the_place_of_the_expected_picture(make, host):
-    desktop = make()
-    behind = {"type": "background_image_in_slide", "ppt_file_path": "/a.pptx", "slide_index": 0, "dest": "mine.png"}
-    task = evaluated_by("compare_images", behind, file_at("/gold.png"))
-    entry = {"ppt/media/m": SHADES}
-    desktop.guest.files = {"/gold.png": SHADES, "/a.pptx": slides("../media/m", **entry)}
-    assert desktop.score_of(task) == 1.0
-    entry = {"gold.png": INVERTED}
-    desktop.guest.files["/a.pptx"] = slides("../../gold.png", **entry)
-    assert desktop.score_of(task) == 0.0
-
-
-def test_a_picture_that_is_the_others_opposite_is_a_wrong_one(make, host):
-    desktop = make()
-    desktop.guest.files = {"/mine.png": INVERTED, "/gold.png": SHADES}
-    assert desktop.score_of(evaluated_by("compare_images", file_at("/mine.png"), file_at("/gold.png"))) == 0.0
-
-
 def test_a_large_result_is_a_wrong_one(make, host):
     desktop = make()
     tree = json.dumps({"directory_tree": [[[["x" * 400] * 12] * 12] * 12] * 12}).encode()
@@ -915,25 +865,15 @@ def test_a_large_result_is_a_wrong_one(make, host):
     assert desktop.score_of(task) == 0.0
 
 
-def test_an_archive_of_too_many_folders_is_a_wrong_one(make, host):
-    desktop = make()
-    many = [(tarfile.TarInfo(f"{number}/a/b/c/d/e"), b"") for number in range(15000)]
-    desktop.guest.files = {"/mine.tar.gz": tarred(*many), "/gold.tar.gz": GOLD_TAR}
-    task = evaluated_by(
-        "compare_archive", file_at("/mine.tar.gz"), file_at("/gold.tar.gz"), options={"file_type": "text"}
-    )
-    assert desktop.score_of(task) == 0.0
-
-
 def test_a_list_behind_a_tag_is_no_sound(tmp_path):
-    from arpo_verl.desktops.osworld.verdict.closed_ways import HostileData, _check_media
+    from arpo_verl.desktops.osworld.verdict.closed_ways import HostileData, check_media
 
     tag = b"ID3\3\0\0\0\0\0\x0a" + bytes(10)
     song = tmp_path / "song.mp3"
     for content in (tag + b"\xff\xfb\x90\x00" + bytes(100), tag + bytes(40)):
         song.write_bytes(content)
-        _check_media(str(song))
+        check_media(str(song))
     for content in (tag + b"ffconcat version 1.0\nfile gold.wav\n", tag * 3 + b"#EXTM3U\n", DASH.encode()):
         song.write_bytes(content)
         with pytest.raises(HostileData, match="neither sound nor film"):
-            _check_media(str(song))
+            check_media(str(song))

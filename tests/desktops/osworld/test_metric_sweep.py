@@ -83,7 +83,7 @@ def audioread(monkeypatch):
 
     for module, name in ((found.ffdec, "popen_multiple"), (found, "available_backends")):
         monkeypatch.setattr(module, name, getattr(module, name))
-    closed_ways._bound_ffmpeg.__wrapped__()
+    closed_ways.bound_ffmpeg.__wrapped__()
     return found
 
 
@@ -102,7 +102,7 @@ def test_ffmpeg_is_asked_for_formats_of_sound_and_for_this_file_alone(audioread,
 
 
 def test_a_sound_that_ffmpeg_cannot_read_is_the_policys_own_doing(audioread, monkeypatch, tmp_path):
-    from arpo_verl.desktops.osworld.verdict.closed_ways import HostileData, _Sound
+    from arpo_verl.desktops.osworld.verdict.closed_ways import HostileData, load_sound
 
     def load(path):
         raise audioread.NoBackendError
@@ -110,10 +110,10 @@ def test_a_sound_that_ffmpeg_cannot_read_is_the_policys_own_doing(audioread, mon
     (tmp_path / "mine.wav").write_bytes(b"RIFF and no more")
     monkeypatch.setattr(shutil, "which", lambda program: None)
     with pytest.raises(audioread.NoBackendError):  # it may be this host's: it has nothing to read sounds by
-        _Sound(SimpleNamespace(load=load))(str(tmp_path / "mine.wav"))
+        load_sound(SimpleNamespace(load=load), str(tmp_path / "mine.wav"))
     monkeypatch.setattr(shutil, "which", lambda program: program)
     with pytest.raises(HostileData, match="is no sound"):
-        _Sound(SimpleNamespace(load=load))(str(tmp_path / "mine.wav"))
+        load_sound(SimpleNamespace(load=load), str(tmp_path / "mine.wav"))
 
 
 @pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="no ffmpeg on this machine")

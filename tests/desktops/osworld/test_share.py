@@ -7,6 +7,7 @@ import pytest
 from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.desktops.osworld.environment import OSWorldEnvironment
 from arpo_verl.desktops.osworld.verdict import messages
+from arpo_verl.desktops.osworld.verdict.sandboxed_evaluator import decode_verdict
 from arpo_verl.errors import DesktopEndedError, DesktopLostError
 from arpo_verl.types import Fail, Finish, Task
 
@@ -114,4 +115,4 @@ def test_a_desktop_that_is_lost_while_the_rest_is_checked_is_a_fault_and_no_shar
 @pytest.mark.parametrize("share", [1.5, -0.1, math.inf, "1", True])
 def test_a_sandbox_cannot_say_a_share_that_is_none(share):
     with pytest.raises(messages.BadMessage):
-        messages.decode_verdict({"score": 0.0, "metrics": [], "share": share})
+        decode_verdict({"score": 0.0, "metrics": [], "share": share})

@@ -1,4 +1,4 @@
-"""This module closes the ways in which a policy's data could become code in OSWorld's metrics, or deceive them.
+"""Close the ways in which a policy's data could become code in OSWorld's metrics, or deceive them.
 
 A sandbox protects everything else from such code, but the verdict itself is made in there too. So a desktop's data may
 not become code, name another file, or replace the file that it is compared with. The client's own files stay as they
@@ -122,7 +122,7 @@ def literal(text: str) -> Any:
 
 
 class Instead:
-    """This is a module or another object with some of its names replaced."""
+    """A module or another object with some of its names replaced."""
 
     def __init__(self, module: Any, **names: Any):
         self._module = module
@@ -149,9 +149,9 @@ def _close_in_metrics() -> None:
     vars(vlc)["compare_images"] = vars(sys.modules["desktop_env.evaluators.metrics"])["compare_images"] = compare
     vars(vscode)["importlib"] = _NoImports()
     vars(chrome)["shutil"] = Instead(shutil, unpack_archive=_unpack_archive)
-    vars(vlc)["cv2"] = Instead(vlc.cv2, VideoCapture=_Film(vlc.cv2))
-    vars(vlc)["librosa"] = Instead(vlc.librosa, load=_Sound(vlc.librosa))
-    vars(chrome)["fitz"] = Instead(chrome.fitz, open=_Pdf(chrome.fitz))
+    vars(vlc)["cv2"] = Instead(vlc.cv2, VideoCapture=functools.partial(_open_film, vlc.cv2))
+    vars(vlc)["librosa"] = Instead(vlc.librosa, load=functools.partial(load_sound, vlc.librosa))
+    vars(chrome)["fitz"] = Instead(chrome.fitz, open=functools.partial(_open_pdf, chrome.fitz))
     # It would fetch the list of domains' endings from the internet; its built-in list is as good.
     extract = utils.tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
     vars(utils)["tldextract"] = Instead(utils.tldextract, extract=extract)
@@ -174,7 +174,7 @@ class _NoImports:
 
 
 class _ZipFile(zipfile.ZipFile):
-    """This is an archive whose entries stay below the folder where they are unpacked, and which is no zip bomb.
+    """An archive whose entries stay below the folder where they are unpacked, and which is no zip bomb.
 
     A metric writes entries by their names, so `../expected.epub.dir/a.html` would replace the expected file.
     """
@@ -230,55 +230,40 @@ def _connect(path: str, *args: Any, **options: Any) -> sqlite3.Connection:
     return connection
 
 
-class _Film:
-    """This is `cv2.VideoCapture` for films only: ffmpeg accepts a playlist, which could play the expected file."""
-
-    def __init__(self, cv2: Any):
-        self._cv2 = cv2
-
-    def __call__(self, path: str, *args: Any, **options: Any) -> Any:
-        _check_media(path)
-        capture = self._cv2.VideoCapture(path, *args, **options)
-        # The metric finds two films equal if it can open neither.
-        if not capture.isOpened():
-            refuse(path, "is no film")
-        return capture
+def _open_film(cv2: Any, path: str, *args: Any, **options: Any) -> Any:
+    """Open films only, as `cv2.VideoCapture`: ffmpeg accepts a playlist, which could play the expected file."""
+    check_media(path)
+    capture = cv2.VideoCapture(path, *args, **options)
+    # The metric finds two films equal if it can open neither.
+    if not capture.isOpened():
+        refuse(path, "is no film")
+    return capture
 
 
-class _Pdf:
-    """This is `fitz.open` for PDF only: it also opens web pages, books, drawings and comics."""
-
-    def __init__(self, fitz: Any):
-        self._fitz = fitz
-
-    def __call__(self, path: str) -> Any:
-        document = self._fitz.open(path)
-        if not document.is_pdf:
-            refuse(path, "is no PDF")
-        return document
+def _open_pdf(fitz: Any, path: str) -> Any:
+    """Open PDF only, as `fitz.open`: it also opens web pages, books, drawings and comics."""
+    document = fitz.open(path)
+    if not document.is_pdf:
+        refuse(path, "is no PDF")
+    return document
 
 
-class _Sound:
-    """This is `librosa.load` for sounds only: the metric finds two sounds equal if it can read neither."""
-
-    def __init__(self, librosa: Any):
-        self._librosa = librosa
-
-    def __call__(self, path: str, *args: Any, **options: Any) -> Any:
-        _check_media(path)
-        _bound_ffmpeg()
-        try:
-            return self._librosa.load(path, *args, **options)
-        except Exception as error:
-            if is_task_file(path):
-                raise NoVerdict(f"the task's own {os.path.basename(path)} cannot be read here: {error}") from error
-            if type(error).__name__ == "NoBackendError" and shutil.which("ffmpeg"):
-                refuse(path, "is no sound: ffmpeg cannot read it either")
-            raise
+def load_sound(librosa: Any, path: str, *args: Any, **options: Any) -> Any:
+    """Load sounds only, as `librosa.load`: the metric finds two sounds equal if it can read neither."""
+    check_media(path)
+    bound_ffmpeg()
+    try:
+        return librosa.load(path, *args, **options)
+    except Exception as error:
+        if is_task_file(path):
+            raise NoVerdict(f"the task's own {os.path.basename(path)} cannot be read here: {error}") from error
+        if type(error).__name__ == "NoBackendError" and shutil.which("ffmpeg"):
+            refuse(path, "is no sound: ffmpeg cannot read it either")
+        raise
 
 
 @functools.cache
-def _bound_ffmpeg() -> None:
+def bound_ffmpeg() -> None:
     """Restrict audioread, librosa's fallback after soundfile, to ffmpeg and to files of sound."""
     try:
         audioread: Any = importlib.import_module("audioread")
@@ -296,7 +281,8 @@ def _bound_ffmpeg() -> None:
     vars(audioread)["available_backends"] = lambda: [ffdec.FFmpegAudioFile] if ffdec.available() else []
 
 
-def _check_media(path: str) -> None:
+def check_media(path: str) -> None:
+    """Refuse a file that does not begin as sounds and films do."""
     with open(path, "rb") as file:
         begin = head = file.read(16)
         while head[:3] == b"ID3" and len(head) > 10:  # ffmpeg looks for a list behind the tag

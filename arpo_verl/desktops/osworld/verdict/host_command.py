@@ -1,4 +1,4 @@
-"""This module makes the sandbox host's command line, for bubblewrap: what evaluating processes see of this machine.
+"""The sandbox host's command line, for bubblewrap: what evaluating processes see of this machine.
 
 They see the system's programs and this Python's packages, read-only; no home, no folder of a run or of tasks, no
 environment, no network. The host keeps the rights to give each sandbox its own namespaces; a sandbox keeps none.
@@ -30,7 +30,7 @@ STATE = (
 SCRATCH = "/scratch"
 """The only folder that a sandbox can write to, in memory. It is not `/tmp`: this Python may be installed below that."""
 EASYOCR = "/opt/easyocr"
-_START = "import sys; sys.path[:] = {path!r}; from {module} import main; main({control})"
+_START = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve({control})"
 _ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "LANG": "C.UTF-8",
@@ -57,7 +57,7 @@ def command(control_fd: int, _: InMemory) -> list[str]:
     Args:
         control_fd: the descriptor that the host inherits and reads the worker's requests from.
     """
-    module = f"{__package__}.zygote"
+    module = f"{__package__}.sandbox"
     start = _START.format(path=_python_path(), module=module, control=control_fd)
     environment = {**_ENVIRONMENT, **{name: os.environ[name] for name in ("TZ",) if name in os.environ}}
     own_users = users.available_ids() is None

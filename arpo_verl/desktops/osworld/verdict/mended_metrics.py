@@ -1,4 +1,4 @@
-"""This module corrects metrics of OSWorld's that gave 1.0 for less than their task asks: each makes one more check.
+"""Correct metrics of OSWorld's that gave 1.0 for less than their task asks: each makes one more check.
 
 Some compare only up to the end of the shorter file, some accept an empty result, some believe what a file says about
 itself. After such a metric has given a score, we check the result again. If something is missing, the score becomes 0,
@@ -31,7 +31,7 @@ Lack = Callable[..., str]
 
 
 class Refused(float):
-    """This is a score of 0 with its reason."""
+    """A score of 0 with its reason."""
 
     def __new__(cls, why: str) -> Refused:
         score = super().__new__(cls, 0.0)
@@ -88,17 +88,9 @@ def _fewer(**counts: Callable[[str], int]) -> Lack:
     return lack
 
 
-def _parts(path: str) -> int:
-    return len(_module("others").process_epub(path))
-
-
 def _elements(path: str) -> int:
     with open(path, encoding="utf-8") as file:
         return len(_module("chrome").BeautifulSoup(file, "lxml").find_all(True))
-
-
-def _slides(path: str) -> int:
-    return len(_module("slides").Presentation(path).slides)
 
 
 def _document(path: str) -> Any:
@@ -107,10 +99,6 @@ def _document(path: str) -> Any:
 
 def _paragraphs(path: str) -> int:
     return len(_document(path).paragraphs)
-
-
-def _pictures(path: str) -> int:
-    return len(_document(path).element.body.xpath(".//a:graphicData"))
 
 
 def _shorter_film(result: str, expected: str, **_: Any) -> str:
@@ -142,14 +130,6 @@ def _text(path: str) -> int:
 
 def _runs(path: str) -> int:
     return sum(len(run.text.strip()) for paragraph in _document(path).paragraphs for run in paragraph.runs)
-
-
-def _sections(path: str) -> int:
-    return len(_document(path).sections)
-
-
-def _struck_text(path: str) -> int:
-    return len(_document(path).paragraphs[-1].text.strip())
 
 
 def _no_italics(result: str, expected: str, **_: Any) -> str:
@@ -268,22 +248,26 @@ def _messages(path: str, options: dict[str, Any]) -> list[str]:
 MENDED: dict[str, Lack] = {
     "chrome.compare_htmls": _fewer(elements=_elements),
     "docs.check_italic_font_size_14": _no_italics,
-    "docs.compare_contains_image": _fewer(paragraphs=_paragraphs, pictures=_pictures),
+    "docs.compare_contains_image": _fewer(
+        paragraphs=_paragraphs, pictures=lambda path: len(_document(path).element.body.xpath(".//a:graphicData"))
+    ),
     "docs.compare_font_names": _no(text=_runs),
     "docs.compare_init_lines": _fewer(paragraphs=_paragraphs),
     "docs.compare_subscript_contains": _fewer(paragraphs=_paragraphs),
     "docs.evaluate_alignment": _no(text=_text),
     "docs.evaluate_colored_words_in_tables": _other_tables,
     "docs.evaluate_conversion": _no(text=_text),
-    "docs.evaluate_strike_through_last_paragraph": _no(text=_struck_text),
-    "docs.has_page_numbers_in_footers": _no(page=_sections),
+    "docs.evaluate_strike_through_last_paragraph": _no(
+        text=lambda path: len(_document(path).paragraphs[-1].text.strip())
+    ),
+    "docs.has_page_numbers_in_footers": _no(page=lambda path: len(_document(path).sections)),
     "general.is_included_all_json_objects": _fewer_keys,
     "gimp.check_image_file_size": _torn_picture,
     "gimp.check_image_size": _torn_picture,
     "others.check_mp3_meta": _no_sound,
-    "others.compare_epub": _fewer(parts=_parts),
+    "others.compare_epub": _fewer(parts=lambda path: len(_module("others").process_epub(path))),
     "slides.check_strikethrough": _unstruck,
-    "slides.compare_pptx_files": _fewer(slides=_slides),
+    "slides.compare_pptx_files": _fewer(slides=lambda path: len(_module("slides").Presentation(path).slides)),
     "vlc.check_qt_slider_colours": _few_colours,
     "vlc.compare_videos": _shorter_film,
     "vscode.compare_result_files": _guesses,

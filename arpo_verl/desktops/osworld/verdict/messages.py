@@ -1,23 +1,17 @@
-"""A worker and a sandbox exchange these messages: bounded frames of JSON after their length, and descriptors.
+"""What a worker and a sandbox exchange: bounded frames of JSON after their length, and descriptors.
 
 We use no pickle, because the author of hostile data may have written what comes out of a sandbox.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import socket
 import struct
 import time
-import types
-import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-from arpo_verl.errors import EvaluatorError
-from arpo_verl.types import Evaluation
 
 MAX_FRAME_BYTES = 1 << 20
 MAX_REQUEST_BYTES = 1 << 26
@@ -26,7 +20,6 @@ MAX_TEXT = 4000
 _LENGTH = struct.Struct(">I")
 _DESCRIPTORS = 64
 """Descriptors sent at once; the kernel takes up to 253."""
-_MAX_DEPTH = 16
 
 
 class BadMessage(ValueError):
@@ -100,57 +93,6 @@ def receive_descriptors(channel: socket.socket, count: int) -> list[int]:
             socket.close(descriptor)
         raise BadMessage(f"{len(received)} descriptors instead of {count}")
     return received
-
-
-def encode_verdict(evaluation: Evaluation) -> dict[str, Any]:
-    """Return a verdict as JSON's own values."""
-    return dataclasses.asdict(evaluation)
-
-
-def decode_verdict(value: Any) -> Evaluation:
-    """Return a verdict from JSON's values, each of its declared type, with score and share in their range.
-
-    Raises:
-        BadMessage: it is no such verdict.
-    """
-    try:
-        verdict = _decode(Evaluation, value, _MAX_DEPTH)
-    except EvaluatorError as error:
-        raise BadMessage(str(error)) from error
-    assert isinstance(verdict, Evaluation)
-    return verdict
-
-
-def _decode(kind: Any, value: Any, depth: int) -> Any:
-    """Return `value` as a `kind`: a dataclass, tuple, mapping of strings, optional, or one of JSON's plain values."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if depth > 0 and dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        hints = typing.get_type_hints(kind)
-        if isinstance(value, dict) and value.keys() <= hints.keys():
-            try:
-                return kind(**{name: _decode(hints[name], item, depth - 1) for name, item in value.items()})
-            except TypeError as error:  # a field without a default is missing
-                raise BadMessage(str(error)) from error
-    elif origin in (typing.Union, types.UnionType):
-        for choice in arguments:
-            try:
-                return _decode(choice, value, depth)
-            except BadMessage:
-                continue
-    elif depth > 0 and origin is tuple and isinstance(value, list) and arguments[1:] == (...,):
-        return tuple(_decode(arguments[0], item, depth - 1) for item in value)
-    elif depth > 0 and origin in (dict, Mapping) and isinstance(value, dict):
-        return {str(name): _decode(arguments[1], item, depth - 1) for name, item in value.items()}
-    elif kind is float and type(value) in (int, float):
-        try:
-            return float(value)
-        except OverflowError as error:
-            raise BadMessage("a number without end") from error
-    elif kind is type(None) and value is None:
-        return None
-    elif kind in (str, int, bool) and type(value) is kind:
-        return value
-    raise BadMessage(f"a {type(value).__name__} where {kind} was expected")
 
 
 def _no_constant(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""A sandbox runs one evaluation: this fork of the zygote isolates itself, evaluates a desktop, reports and is killed.
+"""A sandbox runs one evaluation: a fork of the host isolates itself, evaluates a desktop, reports and is killed.
 
 The worker sends its request before it reads a byte from the desktop: the task, the files that the client has
 downloaded for it, the time-outs. From then on we trust only its messages on its channel, after `sandboxed_evaluator`
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import resource
 import shutil
 import socket
 from collections.abc import Callable, Mapping
@@ -16,9 +17,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from arpo_verl.desktops.config import EnvironmentConfig
-from arpo_verl.desktops.embedded.guest import privileges
+from arpo_verl.desktops.embedded import seccomp
+from arpo_verl.desktops.embedded.guest import fork_server, namespaces, privileges
+from arpo_verl.desktops.embedded.guest.namespaces import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, mount
 from arpo_verl.desktops.embedded.machine_provider import GUEST_PORTS, GuestAddress, MachineProvider
-from arpo_verl.desktops.osworld.verdict import messages, sandbox_limits
+from arpo_verl.desktops.osworld.verdict import messages
 from arpo_verl.desktops.osworld.verdict.host_command import SCRATCH
 from arpo_verl.errors import DesktopError
 
@@ -28,26 +31,25 @@ PROXY_PORT = 3128
 """The port of the proxy to the hosts that the recipe allows."""
 _PROXY_URL = f"http://{GUEST_HOST}:{PROXY_PORT}"
 CACHE, WORK = f"{SCRATCH}/cache", f"{SCRATCH}/work"
+MAX_PROCESSES = 512
+"""Processes and threads of a sandbox; Playwright's driver and a metric's libraries need some dozens."""
+MAX_FILES = 1024
+MAX_INODES = 50_000
+SHARED_MEMORY_BYTES = 64 << 20
+"""Size of `/dev/shm`."""
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """These are a sandbox's limits."""
+class VerdictRequest:
+    """All that a sandbox gets from its worker."""
 
+    name: str
+    spec: Mapping[str, Any]
     memory_bytes: int
     """For each of its processes, beside what the imported client takes."""
     scratch_bytes: int
     """Space for files, beside the task's own."""
     time_s: float
-
-
-@dataclass(frozen=True)
-class VerdictRequest:
-    """This request is all that a sandbox gets."""
-
-    name: str
-    spec: Mapping[str, Any]
-    bounds: Mapping[str, Any]
     client_options: Mapping[str, Any]
     """The arguments of `DesktopEnv`."""
     config: Mapping[str, Any]
@@ -63,8 +65,22 @@ class VerdictRequest:
     runs_policy_code: bool = False
     """Whether a metric may import what the policy wrote."""
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+
+def serve(control_fd: int) -> None:
+    """Import OSWorld's client, then fork a sandbox for each request until the worker is gone: the host's only process.
+
+    It never reads a desktop's data. Each request (`desktops/embedded/guest/fork_server.py`) brings the descriptor of
+    the sandbox's channel.
+    """
+    namespaces.end_with_parent()
+    warm_up()
+    fork_server.serve(control_fd, _become_sandbox)
+
+
+def _become_sandbox(descriptors: list[int]) -> None:
+    (channel,) = descriptors
+    _close_descriptors({channel})
+    main(channel)
 
 
 def warm_up() -> None:
@@ -83,35 +99,98 @@ def main(channel_fd: int) -> None:
     if message is None:
         return
     request = VerdictRequest(**message)
-    bounds = Bounds(**request.bounds)
     try:
-        _shut_in(channel, request, bounds)
-        answer = {"verdict": messages.encode_verdict(_evaluate(request, channel))}
+        _shut_in(channel, request)
+        answer = {"verdict": asdict(_evaluate(request, channel))}
     except BaseException as error:
         answer = {"fault": _fault(error)}
     messages.send(channel, answer)
 
 
-def _shut_in(channel: socket.socket, request: VerdictRequest, bounds: Bounds) -> None:
+def _shut_in(channel: socket.socket, request: VerdictRequest) -> None:
     """Isolate this process before it reads from the desktop: namespaces, ports, no privileges, then files, limits."""
     files = [(str(path), int(size)) for path, size in request.files]
     privileges.die_first()
-    sandbox_limits.enter_own_namespaces(bounds.scratch_bytes + sum(size for _, size in files), SCRATCH)
+    _enter_own_namespaces(request.scratch_bytes + sum(size for _, size in files))
     ports = [*GUEST_PORTS, *([PROXY_PORT] if request.reaches_hosts else [])]
     listeners = [socket.create_server((GUEST_HOST, port)) for port in ports]
     messages.send_descriptors(channel, [listener.fileno() for listener in listeners])
     for listener in listeners:
         listener.close()  # only the worker, which has a copy, accepts
-    sandbox_limits.drop_privileges(request.user_id)
+    _drop_privileges(request.user_id)
     os.umask(0o077)
     for folder in (CACHE, WORK, os.environ["HOME"]):
         os.mkdir(folder)
     for (path, _), source in zip(files, messages.receive_descriptors(channel, len(files)), strict=True):
         _copy(source, f"{CACHE}/{path}")
     os.chdir(WORK)
-    sandbox_limits.set_limits(bounds.memory_bytes, bounds.time_s, bounds.scratch_bytes)
+    _set_limits(request.memory_bytes, request.time_s, request.scratch_bytes)
     if request.reaches_hosts:
         os.environ.update(dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), _PROXY_URL))
+
+
+def _enter_own_namespaces(scratch_bytes: int) -> None:
+    """Leave the parent's mounts, network, System V objects and host name; mount empty memory at `SCRATCH`.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    namespaces.leave_parents()
+    options = f"size={scratch_bytes},nr_inodes={MAX_INODES},mode=1777"
+    mount("tmpfs", SCRATCH, "tmpfs", MS_NOSUID | MS_NODEV, options)
+    data_only = MS_NOSUID | MS_NODEV | MS_NOEXEC
+    mount("tmpfs", "/dev/shm", "tmpfs", data_only, f"size={SHARED_MEMORY_BYTES},nr_inodes=1000,mode=1777")
+    # Terminals use kernel memory that the whole machine shares, and no metric needs one.
+    mount("tmpfs", "/dev/pts", "tmpfs", data_only | MS_RDONLY, "size=4096,nr_inodes=1,mode=555")
+    mount("proc", "/proc", "proc", data_only)
+    namespaces.open_loopback()
+
+
+def _drop_privileges(user_id: int | None) -> None:
+    """Become `user_id` (None: keep the user), without any capability, for ever; no process may look into this one.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    privileges.gain_none()
+    privileges.become(user_id)
+    # A program that it starts, such as Playwright's driver, runs as the same user.
+    privileges.hide()
+    if seccomp.is_supported():
+        privileges.refuse_calls(seccomp.filter_program())
+
+
+def _set_limits(memory_bytes: int, cpu_s: float, file_bytes: int) -> None:
+    """Limit each process of the sandbox; it may take `memory_bytes` beside what it has now."""
+    with open("/proc/self/status") as status:
+        data = next(int(line.split()[1]) for line in status if line.startswith("VmData:")) << 10
+    limits = {
+        resource.RLIMIT_DATA: data + memory_bytes,
+        resource.RLIMIT_CPU: int(cpu_s) + 1,
+        resource.RLIMIT_FSIZE: file_bytes,
+        resource.RLIMIT_NOFILE: MAX_FILES,
+        resource.RLIMIT_NPROC: MAX_PROCESSES,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+    }
+    for which, value in limits.items():
+        hard = resource.getrlimit(which)[1]
+        least = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(which, (least, least))
+
+
+def _close_descriptors(keep: set[int]) -> None:
+    """Close every descriptor but `keep`; the standard ones lead nowhere."""
+    nowhere = os.open("/dev/null", os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nowhere, standard)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in keep:
+            try:
+                os.close(int(name))
+            except OSError:
+                pass  # the descriptor of the listing itself
 
 
 def _copy(source: int, target: str) -> None:
@@ -122,7 +201,7 @@ def _copy(source: int, target: str) -> None:
 
 
 class _RunningMachine(MachineProvider):
-    """This provider's machine runs already, and keeps running."""
+    """A provider whose machine runs already, and keeps running."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
@@ -151,28 +230,28 @@ def _evaluate(request: VerdictRequest, channel: socket.socket) -> Any:
 
 
 def _tell_stages(client: Any, channel: socket.socket) -> None:
-    """Report whether the evaluation is reading the desktop's result or not: a dead sandbox cannot report that."""
+    """Report which function reads the desktop's result at the moment: a dead sandbox cannot report that."""
 
-    def told(function: Callable[..., Any] | None, stage: str) -> Callable[..., Any] | None:
+    def told(function: Callable[..., Any] | None) -> Callable[..., Any] | None:
         if function is None:
             return None
 
         @functools.wraps(function)
         def call(*args: Any, **options: Any) -> Any:
-            messages.send(channel, {"stage": stage, "function": str(getattr(function, "__name__", ""))})
+            messages.send(channel, {"reads": str(getattr(function, "__name__", "?"))})
             value = function(*args, **options)
-            messages.send(channel, {"stage": ""})
+            messages.send(channel, {"reads": ""})
             return value
 
         return call
 
-    def told_all(functions: Any, stage: str) -> Any:
-        return [told(one, stage) for one in functions] if isinstance(functions, list) else told(functions, stage)
-
     # Infeasible tasks have neither.
-    if callable(client.metric) or isinstance(client.metric, list):
-        client.metric = told_all(client.metric, "metric")
-        client.result_getter = told_all(client.result_getter, "getter")
+    for name in ("metric", "result_getter"):
+        functions = getattr(client, name)
+        if isinstance(functions, list):
+            setattr(client, name, [told(one) for one in functions])
+        elif callable(functions):
+            setattr(client, name, told(functions))
 
 
 def _fault(error: BaseException) -> dict[str, str]:

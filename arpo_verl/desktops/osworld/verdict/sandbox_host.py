@@ -1,4 +1,4 @@
-"""This module starts this process's sandbox host, asks it for sandboxes, and ends it."""
+"""Start this process's sandbox host, ask it for sandboxes, and end it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from arpo_verl.desktops.embedded.fork_server import ForkServer
 from arpo_verl.desktops.embedded.process import ProcessHandle
 from arpo_verl.desktops.osworld.verdict import host_command
 from arpo_verl.desktops.provider_checks import require_bubblewrap
-from arpo_verl.errors import DesktopBootError, DesktopError, EvaluatorError
+from arpo_verl.errors import DesktopBootError, EvaluatorError
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ KILL_TIMEOUT_S = 30.0
 
 
 class SandboxProcess(ProcessHandle):
-    """This is a sandbox's process, and with it all that it started."""
+    """A sandbox's process, and with it all that it started."""
 
     def move_to(self, group: Cgroup) -> None:
         """Put it, and what it starts from now on, under the limits of `group`.
@@ -43,14 +43,14 @@ class SandboxProcess(ProcessHandle):
 
 
 class ReadySandbox(NamedTuple):
-    """This sandbox waits for its request."""
+    """A sandbox that waits for its request."""
 
     process: SandboxProcess
     channel: socket.socket
 
 
 class SandboxHost:
-    """This is a running sandbox host. It ends with this object, or with the process that holds it, in any case."""
+    """A running sandbox host. It ends with this object, or with the process that holds it, in any case."""
 
     def __init__(self) -> None:
         """Start the host, without waiting for it.
@@ -60,9 +60,6 @@ class SandboxHost:
         """
         require_bubblewrap()
         self._server = ForkServer("the sandbox host, which gives verdicts,", host_command.command)
-        self._lock = threading.Lock()
-        self._spare: ReadySandbox | None = None
-        # It forks the next sandbox and removes the last one in the background.
         self._background = ThreadPoolExecutor(1, thread_name_prefix="sandbox-host")
 
     @property
@@ -83,19 +80,21 @@ class SandboxHost:
         self._server.await_ready()
 
     def take_sandbox(self) -> ReadySandbox:
-        """Return a new sandbox; it forks the next one in the background.
+        """Return a new sandbox.
 
         Raises:
             DesktopError: there is none.
         """
-        with self._lock:
-            sandbox, self._spare = self._spare, None
-        if sandbox is None:
-            sandbox = self._fork()
-        self._background.submit(self._have_spare)
-        return sandbox
+        self.await_ready()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                return ReadySandbox(SandboxProcess(self._server.fork([theirs.fileno()])), ours)
+            except DesktopBootError as error:
+                ours.close()
+                raise EvaluatorError(str(error)) from error
 
-    def bury(self, process: SandboxProcess, user: users.UserClaim | None, group: Cgroup | None) -> None:
+    def remove(self, process: SandboxProcess, user: users.UserClaim | None, group: Cgroup | None) -> None:
         """Kill a sandbox; when it is gone, remove its group and free its user for others."""
         process.kill()
 
@@ -107,26 +106,6 @@ class SandboxHost:
                 user.close()
 
         self._background.submit(await_end)
-
-    def _have_spare(self) -> None:
-        if self._spare is None and self.is_alive():
-            try:
-                sandbox = self._fork()
-            except DesktopError as error:  # the next evaluation will raise it
-                logger.debug("no sandbox could be forked in advance: %s", error)
-                return
-            with self._lock:
-                self._spare = sandbox
-
-    def _fork(self) -> ReadySandbox:
-        self.await_ready()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                return ReadySandbox(SandboxProcess(self._server.fork([theirs.fileno()])), ours)
-            except DesktopBootError as error:
-                ours.close()
-                raise EvaluatorError(str(error)) from error
 
     def close(self) -> None:
         """End it and all sandboxes. Safe to call twice."""

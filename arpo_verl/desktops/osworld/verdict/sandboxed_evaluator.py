@@ -1,4 +1,4 @@
-"""This module asks a sandbox for a verdict: it sends the request, limits the time, and checks the answer."""
+"""Ask a sandbox for a verdict: send the request, limit the time, and check the answer."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from arpo_verl import errors
 from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.desktops.embedded import cgroups, users
 from arpo_verl.desktops.embedded.machine_provider import CHROMIUM_PORT, GUEST_PORTS, SERVER_PORT, VLC_PORT
-from arpo_verl.desktops.osworld.verdict import messages, sandbox, sandbox_limits
+from arpo_verl.desktops.osworld.verdict import messages, sandbox
 from arpo_verl.desktops.osworld.verdict.closed_ways import HostileData
 from arpo_verl.desktops.osworld.verdict.https_proxy import to_hosts
 from arpo_verl.desktops.osworld.verdict.sandbox_host import SandboxProcess, this_process_host
@@ -39,7 +40,7 @@ MAX_FRAMES = 1000
 
 
 class SandboxedEvaluator:
-    """This evaluates one desktop, one evaluation at a time, each in a sandbox of its own.
+    """Evaluates one desktop, one evaluation at a time, each in a sandbox of its own.
 
     Args:
         config: the recipe's section.
@@ -51,6 +52,8 @@ class SandboxedEvaluator:
         self._name = name
         self._process: SandboxProcess | None = None
         self._closed = False
+        self._reads = ""
+        """The getter of the result, or the metric, which the sandbox said that it is in."""
 
     def __call__(self, client: Client, task: Task) -> Evaluation:
         """Return the verdict of `task`, which `client` has set up.
@@ -61,7 +64,7 @@ class SandboxedEvaluator:
         deadline = time.monotonic() + self._time_s
         host = this_process_host()
         process, channel = host.take_sandbox()
-        user, group, self._process = None, None, process
+        user, group, self._process, self._reads = None, None, process, ""
         try:
             group = self._bounds(client)
             user = users.claim_user()
@@ -75,12 +78,16 @@ class SandboxedEvaluator:
                 return self._converse(channel, client, task, deadline, user)
         finally:
             self._process = None
-            host.bury(process, user, group)
+            host.remove(process, user, group)
 
     @property
     def _time_s(self) -> float:
         """The part of `evaluate_timeout_s` that is left after the pause before an evaluation."""
         return max(0.0, TIME_SHARE * self._config.evaluate_timeout_s - self._config.evaluate_pause_s)
+
+    @property
+    def _where(self) -> str:
+        return f" in {self._reads}" if self._reads else ""
 
     @property
     def _memory_bytes(self) -> int:
@@ -98,8 +105,8 @@ class SandboxedEvaluator:
         """Make the limits for a whole sandbox, shared memory included, before it gets anything."""
         files = sum(path.stat().st_size for path in _task_files(client))
         memory = self._memory_bytes + SCRATCH_BYTES + files
-        memory += sandbox_limits.SHARED_MEMORY_BYTES + CLIENT_BYTES
-        return cgroups.Cgroup(cgroups.Limits(memory // cgroups.MIB, CPUS, sandbox_limits.MAX_PROCESSES))
+        memory += sandbox.SHARED_MEMORY_BYTES + CLIENT_BYTES
+        return cgroups.Cgroup(cgroups.Limits(memory // cgroups.MIB, CPUS, sandbox.MAX_PROCESSES))
 
     def _converse(
         self,
@@ -109,21 +116,20 @@ class SandboxedEvaluator:
         deadline: float,
         user: users.UserClaim | None,
     ) -> Evaluation:
-        where = _Stage()
         try:
             relay = self._start(channel, client, task, deadline, None if user is None else user.user_id)
             try:
-                return self._await_verdict(channel, where, deadline, task)
+                return self._await_verdict(channel, deadline, task)
             finally:
                 relay.close()
         except TimeoutError as error:
             raise EvaluatorError(
                 f"{self._name}: the evaluator of task {task.task_id} took more than "
-                f"{self._time_s:g} s{where}; see environment.evaluate_timeout_s"
+                f"{self._time_s:g} s{self._where}; see environment.evaluate_timeout_s"
             ) from error
         except (messages.BadMessage, OSError) as error:
             raise EvaluatorError(
-                f"{self._name}: the sandbox in which task {task.task_id} was evaluated broke{where}: {error}"
+                f"{self._name}: the sandbox in which task {task.task_id} was evaluated broke{self._where}: {error}"
             ) from error
 
     def _start(self, channel: socket.socket, client: Client, task: Task, deadline: float, user_id: int | None) -> Relay:
@@ -137,7 +143,7 @@ class SandboxedEvaluator:
                 for path, descriptor in zip(files, descriptors, strict=True)
             )
             channel.settimeout(max(0.1, deadline - time.monotonic()))
-            messages.send(channel, replace(self._request(client, task, hosts), files=sizes, user_id=user_id).to_json())
+            messages.send(channel, asdict(self._request(client, task, sizes, user_id)))
             ports = {SERVER_PORT: client.server_port, CHROMIUM_PORT: client.chromium_port, VLC_PORT: client.vlc_port}
             openers = [to_address(client.vm_ip, ports[port]) for port in GUEST_PORTS]
             openers += [to_hosts(hosts)] if hosts else []
@@ -153,13 +159,16 @@ class SandboxedEvaluator:
             for descriptor in descriptors:
                 os.close(descriptor)
 
-    def _request(self, client: Client, task: Task, hosts: Collection[str]) -> sandbox.VerdictRequest:
+    def _request(
+        self, client: Client, task: Task, files: tuple[tuple[str, int], ...], user_id: int | None
+    ) -> sandbox.VerdictRequest:
         config = self._config
-        bounds = sandbox.Bounds(self._memory_bytes, SCRATCH_BYTES, config.evaluate_timeout_s)
         return sandbox.VerdictRequest(
             name=self._name,
             spec=task.spec,
-            bounds=vars(bounds),
+            memory_bytes=self._memory_bytes,
+            scratch_bytes=SCRATCH_BYTES,
+            time_s=config.evaluate_timeout_s,
             client_options={
                 "os_type": client.os_type,
                 "headless": client.headless,
@@ -181,34 +190,58 @@ class SandboxedEvaluator:
                 "_step_no": client._step_no,
                 "_traj_no": client._traj_no,
             },
-            reaches_hosts=bool(hosts),
+            user_id=user_id,
+            files=files,
+            reaches_hosts=bool(config.evaluator_hosts),
             runs_policy_code=config.evaluator_runs_policy_code,
         )
 
-    def _await_verdict(self, channel: socket.socket, where: _Stage, deadline: float, task: Task) -> Evaluation:
+    def _await_verdict(self, channel: socket.socket, deadline: float, task: Task) -> Evaluation:
         for _ in range(MAX_FRAMES):
             message = messages.receive(channel, messages.MAX_FRAME_BYTES, deadline)
             if message is None:
                 raise ConnectionResetError("it ended without a message")
             if "verdict" in message:
-                return messages.decode_verdict(message["verdict"])
+                return decode_verdict(message["verdict"])
             if "fault" in message:
-                return self._raise(message["fault"], where, task)
-            where.is_at(message)
+                return self._raise(message["fault"], task)
+            reads = message.get("reads")
+            if not isinstance(reads, str):
+                raise messages.BadMessage("a stage without a name")
+            self._reads = reads[:100]
         raise messages.BadMessage("more messages than an evaluation sends")
 
-    def _raise(self, fault: Any, where: _Stage, task: Task) -> Evaluation:
+    def _raise(self, fault: Any, task: Task) -> Evaluation:
         if not isinstance(fault, dict) or not all(isinstance(fault.get(key), str) for key in ("class", "message")):
             raise messages.BadMessage("a fault without a name")
         name, message = fault["class"], fault["message"][: messages.MAX_TEXT]
-        if name == "MemoryError" and where.reads_result:
-            return _own_doing(where, f"more than {self._config.evaluator_memory_gib:g} GiB of memory")
+        if name == "MemoryError" and self._reads:
+            return self._own_doing(f"more than {self._config.evaluator_memory_gib:g} GiB of memory")
         if name == HostileData.__name__:
-            return _own_doing(where, message)
+            return self._own_doing(message)
         known = getattr(errors, name, None)
         if isinstance(known, type) and issubclass(known, (DesktopError, errors.DesktopEndedError)):
             raise known(message)
         raise EvaluatorError(f"{self._name}: the evaluator of task {task.task_id} failed: {name}: {message}")
+
+    def _own_doing(self, what: str) -> Evaluation:
+        """Score 0, since the desktop sent what no honest state would: that is the policy's own doing."""
+        logger.warning("%s: a desktop sent what no honest one would, so the episode scores 0: %s", self._name, what)
+        return Evaluation(0.0, (MetricCall(self._reads, f"refused: {what}", "", "0.0"),))
+
+
+def decode_verdict(value: Any) -> Evaluation:
+    """Return a verdict from JSON's values, each of its declared type, with score and share in their range.
+
+    Raises:
+        BadMessage: it is no such verdict.
+    """
+    if not isinstance(value, dict) or not value.keys() <= {field.name for field in fields(Evaluation)}:
+        raise messages.BadMessage("no verdict")
+    try:
+        return msgspec.convert(value, Evaluation)
+    except (msgspec.ValidationError, EvaluatorError) as error:
+        raise messages.BadMessage(str(error)) from error
 
 
 def _task_files(client: Client) -> list[Path]:
@@ -216,31 +249,3 @@ def _task_files(client: Client) -> list[Path]:
     folder = Path(client.cache_dir)
     files = [path for path in sorted(folder.parent.rglob("*")) if path.is_file() and not path.is_symlink()]
     return [path for path in files if path.is_relative_to(folder)]
-
-
-@dataclass
-class _Stage:
-    """This is the stage that the sandbox reported last."""
-
-    stage: str = ""
-    function: str = ""
-
-    @property
-    def reads_result(self) -> bool:
-        """Return whether it is in a getter of the result, or in a metric, which gets that result."""
-        return self.stage != ""
-
-    def is_at(self, message: dict[str, Any]) -> None:
-        stage, function = message.get("stage"), message.get("function", self.function)
-        if not isinstance(stage, str) or not isinstance(function, str):
-            raise messages.BadMessage("a stage without a name")
-        self.stage, self.function = stage[:100], function[:100]
-
-    def __str__(self) -> str:
-        return f" in {self.function}" if self.stage else ""
-
-
-def _own_doing(where: _Stage, what: str) -> Evaluation:
-    """Score 0, since the desktop sent what no honest state would: that is the policy's own doing."""
-    logger.warning("%s refused what a desktop sent, so the episode scores 0: %s", where.function, what)
-    return Evaluation(0.0, (MetricCall(where.function, f"refused: {what}", "", "0.0"),))
