@@ -181,11 +181,6 @@ DESKTOPS: Mapping[str, Meaning] = {
     "environment/hosts_dropped": Meaning(
         "nodes", "Nodes dropped at the end of the step: boots or set-ups failed there one after the other."
     ),
-    "environment/slow_host/HOST": Meaning(
-        "ratio",
-        "Mean time of an action on this host, divided by the median host's. Logged only from 1.5 on, over at least 50 "
-        "actions.",
-    ),
 }
 
 TIMES: Mapping[str, Meaning] = {

@@ -11,7 +11,7 @@ from support import ROOT
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from arpo_verl.agent.rollout.scoring import EXTRA
-from arpo_verl.desktops.pool.metrics import SLOW_HOST_STEPS, LeaseReport, PoolMetrics
+from arpo_verl.desktops.pool.metrics import PoolMetrics
 from arpo_verl.desktops.pool.pool_actor import GAUGES
 from arpo_verl.plugin.dataset import DATA_SOURCE
 from arpo_verl.plugin.step_metrics import SCORED_METRICS, staleness_without
@@ -51,10 +51,7 @@ def text_of(key):
 
 
 def pool_metrics():
-    metrics = PoolMetrics(num_desktops=1)
-    for host, seconds in (("fast", 1.0), ("slow", 2.0)):
-        metrics.lease_ended(LeaseReport(seconds={"step": [seconds] * SLOW_HOST_STEPS}), host)
-    return set(metrics.collect())
+    return set(PoolMetrics(num_desktops=1).collect())
 
 
 @functools.cache

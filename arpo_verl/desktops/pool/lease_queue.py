@@ -276,7 +276,7 @@ class LeaseQueue:
 
     def _end(self, lease_id: str, report: LeaseReport) -> None:
         desktop = self.leased.pop(lease_id)
-        self._metrics.lease_ended(report, desktop.worker.host)
+        self._metrics.lease_ended(report)
         if desktop.is_asking:
             self._hosts.answered(desktop.worker.node_id)
         desktop.done.set_result(report)

@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from statistics import median_low
 
 from arpo_verl.errors import (
     ConfigError,
@@ -48,8 +47,6 @@ IDLE = "idle"
 WAITING = "rollouts_waiting"
 COUNTS = ("dropped_sessions", "leases_reclaimed", "loop_restarts", "ended_desktops")
 CALLS = ("boot", "reset", "step", "evaluate")
-SLOW_HOST, SLOW_HOST_STEPS = 1.5, 50
-"""A host is slow if its actions take so many times as long as the median host's, in the mean of so many actions."""
 
 
 class DesktopState(StrEnum):
@@ -143,11 +140,10 @@ class PoolMetrics:
         self.desktop_is(slot, DesktopState.BUSY)
         self._waits.append(waited_s)
 
-    def lease_ended(self, report: LeaseReport, host: str) -> None:
-        """Count the report of a lease on this host."""
+    def lease_ended(self, report: LeaseReport) -> None:
+        """Count the report of a lease."""
         for call, seconds in report.seconds.items():
             self._seconds[call].extend(seconds)
-        self._steps_on[host].extend(report.seconds.get("step", ()))
         if report.fault is not None:
             self.fault(report.fault)
 
@@ -183,15 +179,8 @@ class PoolMetrics:
         for call in CALLS:
             values[f"{call}s" if call != "evaluate" else "evaluations"] = len(self._seconds[call])
             values[f"{call}_s/mean"] = _mean(self._seconds[call])
-        values |= {f"slow_host/{host}": factor for host, factor in self._slow_hosts().items()}
         self._clear()
         return {f"environment/{name}": float(value) for name, value in values.items()}
-
-    def _slow_hosts(self) -> dict[str, float]:
-        """Return hosts with slow desktops, and how many times as slow as the (lower) median host they are."""
-        means = {host: _mean(steps) for host, steps in self._steps_on.items() if len(steps) >= SLOW_HOST_STEPS}
-        usual = median_low(means.values()) if means else 0.0
-        return {host: mean / usual for host, mean in means.items() if usual and mean >= SLOW_HOST * usual}
 
     def _clear(self) -> None:
         self._since = self._last_change = self._clock()
@@ -199,7 +188,6 @@ class PoolMetrics:
         self._waits: list[float] = []
         self._counts: Counter[str] = Counter()
         self._seconds: defaultdict[str, list[float]] = defaultdict(list)
-        self._steps_on: defaultdict[str, list[float]] = defaultdict(list)
 
     def _spend(self) -> None:
         """Add each level, times the time since the last change, to its sum."""

@@ -19,7 +19,7 @@ from arpo_verl.desktops.pool.hosts import Hosts
 from arpo_verl.desktops.pool.lease_queue import Grant, LeaseQueue
 from arpo_verl.desktops.pool.metrics import LeaseReport, PoolMetrics
 from arpo_verl.desktops.pool.placement import check_cluster
-from arpo_verl.desktops.pool.status_file import StatusFile, pool_document
+from arpo_verl.desktops.pool.status_file import keep_status_file, pool_document
 from arpo_verl.desktops.pool.workers import Worker, Workers, bounded
 from arpo_verl.errors import ConfigError, DesktopBootError, DesktopLostError
 
@@ -58,8 +58,8 @@ class PoolActor:
             self._workers = Workers(self._config, self._queue.host_lost, self._hosts)
             self._loops.start("start", partial(self._open, self._workers))
             if self._config.status_file is not None:
-                status_file = StatusFile(Path(self._config.status_file), partial(self._document, self._workers))
-                self._loops.start("status file", status_file.run)
+                path, read = Path(self._config.status_file), partial(self._document, self._workers)
+                self._loops.start("status file", partial(keep_status_file, path, read))
         if config != self._config:
             names = [f.name for f in fields(config) if getattr(config, f.name) != getattr(self._config, f.name)]
             # Names only, since a value may be a password.

@@ -45,35 +45,27 @@ def pool_document(
     }
 
 
-class StatusFile:
-    """Keeps a file up to date; if the disk fails, only the file is lost, not the pool.
+async def keep_status_file(path: Path, read: Callable[[], dict[str, Any]]) -> None:
+    """Keep a file up to date, for ever; if the disk fails, only the file is lost, not the pool.
 
     Args:
         path: the file, which is replaced as a whole each time.
         read: returns the document, without its `time`.
     """
+    written, written_at, complained = None, -math.inf, False
+    while True:
+        document, now = read(), time.monotonic()
+        if document != written or now - written_at >= HEARTBEAT_S:
+            written, written_at = document, now
+            try:
+                await asyncio.to_thread(_write, path, {"time": time.time(), **document})
+            except OSError as error:
+                if not complained:
+                    complained = True
+                    logger.warning("cannot write the pool's state to %s: %s", path, error)
+        await asyncio.sleep(INTERVAL_S)
 
-    def __init__(self, path: Path, read: Callable[[], dict[str, Any]]):
-        self._path = path
-        self._read = read
-        self._written: dict[str, Any] | None = None
-        self._written_at = -math.inf
-        self._complained = False
 
-    async def run(self) -> None:
-        """Read the state and write the file, for ever."""
-        while True:
-            document, now = self._read(), time.monotonic()
-            if document != self._written or now - self._written_at >= HEARTBEAT_S:
-                self._written, self._written_at = document, now
-                await asyncio.to_thread(self._write, {"time": time.time(), **document})
-            await asyncio.sleep(INTERVAL_S)
-
-    def _write(self, document: dict[str, Any]) -> None:
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(self._path, json.dumps(document).encode() + b"\n", sync=False)
-        except OSError as error:
-            if not self._complained:
-                self._complained = True
-                logger.warning("cannot write the pool's state to %s: %s", self._path, error)
+def _write(path: Path, document: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(document).encode() + b"\n", sync=False)

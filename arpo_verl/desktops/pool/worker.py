@@ -8,14 +8,13 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import ray
 
 from arpo_verl.desktops.base import DesktopEnvironment
 from arpo_verl.desktops.config import EnvironmentConfig
-from arpo_verl.desktops.factory import EnvironmentFactory, environment_factory
+from arpo_verl.desktops.factory import environment_factory
 from arpo_verl.desktops.pool.metrics import fault_of
 from arpo_verl.desktops.threaded import DesktopThread
 from arpo_verl.errors import ArpoError, ConfigError, DesktopEndedError, DesktopError, DesktopLostError
@@ -47,8 +46,6 @@ class DesktopWorker:
 
     def __init__(self, config: EnvironmentConfig, generations: dict[int, int]):
         self._config = config
-        self._factory: EnvironmentFactory | None = None
-        self._factory_lock = threading.Lock()
         self._generations = dict(generations)
         self._last_used = dict.fromkeys(generations, time.monotonic())
         self._desktops = {index: self._new(index) for index in generations}
@@ -99,14 +96,7 @@ class DesktopWorker:
 
     def _new(self, index: int) -> DesktopThread:
         name = f"desktop-{index}.{self._generations[index]}"
-        return DesktopThread(partial(self._make, name), name)
-
-    def _make(self, name: str) -> DesktopEnvironment:
-        # The first desktop imports the client, which takes seconds; the others wait instead of importing it too.
-        with self._factory_lock:
-            if self._factory is None:
-                self._factory = environment_factory(self._config)
-        return self._factory(self._config, name)
+        return DesktopThread(lambda: environment_factory(self._config)(self._config, name), name)
 
     async def _call(self, index: int, generation: int, function: Callable[[DesktopEnvironment], Any]) -> CallResult:
         started = time.monotonic()

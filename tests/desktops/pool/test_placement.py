@@ -37,9 +37,7 @@ def test_units_in_use_are_not_given_twice_and_the_rest_waits():
     assert placements == [Placement((5,), A)]
     assert place([5], [A], {A: 4}, desktops_per_worker=1) == []
     assert place([5], [], {}, desktops_per_worker=1) == []
-
-
-def test_without_offers_ray_chooses_the_node():
+    # Without offers, Ray chooses the node.
     assert place(range(3), None, {}, desktops_per_worker=2) == [Placement((0, 1)), Placement((2,))]
 
 
@@ -53,9 +51,7 @@ def test_offers_are_read_from_live_nodes_by_prefix():
     assert read_offers(nodes, "docker:") == [Offer("a", "docker:10", 3)]
     assert read_offers(nodes, "desktop:") == []
     assert read_offers(nodes, "") is None
-
-
-def test_a_single_node_needs_no_resource_of_its_own():
+    # A single node needs no resource of its own.
     assert read_offers([node("a", CPU=8.0)], "docker:") is None
     assert read_offers([node("a", CPU=8.0), node("b", alive=False)], "docker:") is None
 

@@ -285,13 +285,3 @@ def test_who_is_cancelled_in_the_queue_takes_no_desktop(then, knows):
         return acquiring.cancelled(), list(queue.leased), metrics.now["rollouts_waiting"]
 
     assert asyncio.run(run()) == (True, [], 0)
-
-
-def test_a_host_whose_desktops_are_slow_is_named():
-    metrics = PoolMetrics(4)
-    for host, seconds, steps in [("a", 2.0, 50), ("b", 2.5, 60), ("slow", 4.0, 50), ("too-few", 9.0, 49)]:
-        metrics.lease_ended(LeaseReport(seconds={"step": [seconds] * steps}), host)
-    slow = {name: value for name, value in metrics.collect().items() if "slow_host" in name}
-    assert slow == {"environment/slow_host/slow": 1.6}
-    metrics.lease_ended(LeaseReport(seconds={"step": [4.0] * 50}), "alone")
-    assert not any("slow_host" in name for name in metrics.collect())

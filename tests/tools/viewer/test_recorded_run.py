@@ -15,7 +15,7 @@ from support.pictures import png  # noqa: E402
 from arpo_verl.agent.rollout.episode import Episode, Turn  # noqa: E402
 from arpo_verl.agent.rollout.scoring import Score  # noqa: E402
 from arpo_verl.agent.rollout.sequence import EpisodeSequence  # noqa: E402
-from arpo_verl.desktops.pool.status_file import HEARTBEAT_S, StatusFile  # noqa: E402
+from arpo_verl.desktops.pool.status_file import HEARTBEAT_S, keep_status_file  # noqa: E402
 from arpo_verl.records import live  # noqa: E402
 from arpo_verl.records.documents import EpisodeRecord, live_document  # noqa: E402
 from arpo_verl.records.episode_file import EpisodeKey
@@ -126,7 +126,7 @@ def test_an_episode_being_recorded_is_seen(written, run):
 
 def test_the_pools_state_is_seen_and_its_pause_is_no_end(written, run):
     async def written_once():
-        writing = asyncio.create_task(StatusFile(written.path / POOL_FILE, lambda: {"waiting": 2}).run())
+        writing = asyncio.create_task(keep_status_file(written.path / POOL_FILE, lambda: {"waiting": 2}))
         while not (written.path / POOL_FILE).exists():
             await asyncio.sleep(0.01)
         writing.cancel()
