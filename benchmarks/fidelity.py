@@ -320,7 +320,7 @@ def play_reference(cases: Sequence[Case], runners: Sequence[str], out: Path) -> 
 
 
 def _reference_one(env: Any, module: ModuleType, runner: str, case: Case, out: Path) -> Seen:
-    from arpo_verl.desktops.osworld.noted_metrics import noted_metrics
+    from arpo_verl.desktops.osworld.evaluation import noted_metrics
 
     recorded = out / "recorded" / case.name / "episode.json"
     while not recorded.exists():

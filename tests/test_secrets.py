@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from arpo_verl.desktops.config import EnvironmentConfig, read_password
-from arpo_verl.desktops.osworld import downloads
+from arpo_verl.desktops.osworld import task_files
 from arpo_verl.errors import ConfigError, DesktopSetupError
 from arpo_verl.lib import files
 from arpo_verl.lib.config import build_config
@@ -99,14 +99,14 @@ def test_a_start_notes_the_recipe_without_its_secrets(tmp_path, monkeypatch, cap
 
 def test_a_download_that_fails_shows_no_name_password_or_signature(tmp_path, monkeypatch, caplog):
     def refuse(url, **_):
-        raise downloads.requests.ConnectionError(f"no route to {url}")
+        raise task_files.requests.ConnectionError(f"no route to {url}")
 
-    monkeypatch.setattr(downloads.requests, "get", refuse)
-    monkeypatch.setattr(downloads, "RETRY_S", 0)
+    monkeypatch.setattr(task_files.requests, "get", refuse)
+    monkeypatch.setattr(task_files, "RETRY_S", 0)
     url = f"https://me:{SECRET}@example.org/a/file.xlsx?X-Signature={SECRET}"
-    store = downloads.DownloadStore(tmp_path)
+    store = task_files.DownloadStore(tmp_path)
     with pytest.raises(DesktopSetupError, match="https://example.org/a/file.xlsx could not be downloaded") as caught:
-        store.copy("task", downloads.Download(url, "file.xlsx"), tmp_path / "target")
+        store.copy("task", task_files.Download(url, "file.xlsx"), tmp_path / "target")
     assert SECRET not in str(caught.value) + caplog.text
     assert caught.value.__suppress_context__
 

@@ -2,7 +2,7 @@
 
 Two places write differently on purpose. `live.json` is overwritten in place (`records.episode_folder`). A download is
 written to a name that contains its host's, so that the next attempt overwrites what a killed one left
-(`environments.osworld.downloads`).
+(`desktops.osworld.task_files`).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from arpo_verl.desktops.osworld.bundle_steps import REWARD_PROGRAM
+from arpo_verl.desktops.osworld.bundles import REWARD_PROGRAM
 from arpo_verl.errors import TaskError
 from arpo_verl.lib.untrusted import parse_json, read_regular
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from arpo_verl.desktops.osworld.bundle_steps import is_bundle
+from arpo_verl.desktops.osworld.bundles import is_bundle
 from arpo_verl.tasks.programs import commands_of, getters_of, steps_of
 
 _URL = re.compile(r"https?://[^\s\"'<>),;]+")

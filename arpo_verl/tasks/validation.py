@@ -19,9 +19,8 @@ from arpo_verl.desktops.config import EMBEDDED, OSWORLD_PROVIDERS, EnvironmentCo
 from arpo_verl.desktops.embedded.packages import ACCESSIBILITY, install_command, missing_packages, package_of
 from arpo_verl.desktops.embedded.programs import can_open, has_program
 from arpo_verl.desktops.embedded.web_apps import START_PAGE
-from arpo_verl.desktops.osworld.bundle_steps import is_bundle
-from arpo_verl.desktops.osworld.downloads import DownloadStore, downloads_of
-from arpo_verl.desktops.osworld.task_files import default_store
+from arpo_verl.desktops.osworld.bundles import is_bundle
+from arpo_verl.desktops.osworld.task_files import DownloadStore, default_store, downloads_of
 from arpo_verl.desktops.providers import QEMU
 from arpo_verl.errors import TaskError
 from arpo_verl.lib.untrusted import printable

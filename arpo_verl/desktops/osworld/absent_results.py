@@ -12,9 +12,9 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from arpo_verl.desktops.osworld.guest_http import exchanges, in_trouble, latest, told_by_guest
-from arpo_verl.desktops.osworld.pages import page_calls
-from arpo_verl.desktops.osworld.swallowed import classify, swallowed
+from arpo_verl.desktops.osworld.calls import log
+from arpo_verl.desktops.osworld.guest_http import in_trouble, latest, told_by_guest
+from arpo_verl.desktops.osworld.swallowed import classify
 from arpo_verl.errors import EvaluatorError
 
 Getter = Callable[..., Any]
@@ -39,7 +39,7 @@ def score_absent_results(client: Any) -> None:
 
 
 class Absence:
-    """This object notes what the guest, from now on, says is not there.
+    """Notes what the guest, from now on, says is not there.
 
     Args:
         address: `host:port` of the guest's server.
@@ -47,7 +47,7 @@ class Absence:
 
     def __init__(self, address: str):
         self._address = address
-        self._exchanges, self._page_calls = len(exchanges()), len(page_calls())
+        self._exchanges, self._page_calls = len(log.exchanges), len(log.page_calls)
 
     def is_told(self) -> bool:
         """Return whether the guest answered, in good health, that something that was requested is not there.
@@ -57,7 +57,7 @@ class Absence:
         settings. A reply that never came, or that reports trouble inside, proves nothing.
         """
         host = self._address.rpartition(":")[0]
-        exchanged = latest(exchanges()[self._exchanges :])
+        exchanged = latest(log.exchanges[self._exchanges :])
         server = [e for e in exchanged if e.address == self._address]
         programs = [e for e in exchanged if e.address != self._address and e.address.rpartition(":")[0] == host]
         if any(in_trouble(e) and not told_by_guest(e) for e in server):
@@ -65,7 +65,7 @@ class Absence:
         # `requests` calls a refused and a reset connection a ConnectionError; a time-out has a name of its own.
         closed = any(e.error.startswith("ConnectionError:") for e in programs)
         refused = any(e.status not in (None, HTTPStatus.OK) for e in programs)
-        no_browser = any(call.browser_is_closed for call in page_calls()[self._page_calls :][-1:])
+        no_browser = any(call.browser_is_closed for call in log.page_calls[self._page_calls :][-1:])
         missing = (HTTPStatus.NOT_FOUND, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         return closed or refused or no_browser or any(e.status in missing or told_by_guest(e) for e in server)
 
@@ -80,7 +80,7 @@ def _pair(client: Any, getter: Getter | None, metric: Metric) -> tuple[Getter | 
     def get(env: Any, config: Any) -> Any:
         nonlocal absent, begin
         absent, absence = False, Absence(client.address)
-        begin = [len(log) for log in _logs(client)]
+        begin = [len(noted) for noted in _noted(client)]
         try:
             state = getter(env, config)
         except Exception as error:
@@ -104,15 +104,15 @@ def _pair(client: Any, getter: Getter | None, metric: Metric) -> tuple[Getter | 
                 return 0.0
             raise
         if client.metric_conj == "or" and score == 1:  # this check decides, whatever failed in those before it
-            for log, length in zip(_logs(client), begin, strict=True):
-                del log[:length]
+            for noted, length in zip(_noted(client), begin, strict=True):
+                del noted[:length]
         return score
 
     return get, measure
 
 
-def _logs(client: Any) -> tuple[list[Any], ...]:
-    return exchanges(), page_calls(), swallowed(), client.controller.failed_commands
+def _noted(client: Any) -> tuple[list[Any], ...]:
+    return log.exchanges, log.page_calls, log.swallowed, client.controller.failed_commands
 
 
 def _is_nothing(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""This module decides which of an evaluator's commands run apart from the desktop's session.
+"""Decide which of an evaluator's commands run apart from the desktop's session.
 
 A command of the session is a process of the policy's own user, so another program of the policy's can write to its
 output through `/proc`. Our guest server therefore runs a command elsewhere (`desktops/embedded/guest/apart.py`), if
@@ -32,7 +32,7 @@ SHELLS = frozenset({"bash", "sh"})
 _FOLDERS = ("", "/bin", "/usr/bin")
 _FIND_ACTIONS = ("-delete", "-exec", "-fls", "-fprint", "-ok")
 _ELSEWHERE = ("/proc", "/dev/")
-"""These folders differ between the session and the other place."""
+"""Folders that differ between the session and the other place."""
 _BEFORE_COMMAND = frozenset({"!", "do", "done", "elif", "else", "fi", "if", "then", "until", "while", "{", "}"})
 
 _SUBSTITUTION = re.compile(r"\$\(([^()]*)\)")

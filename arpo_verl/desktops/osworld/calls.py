@@ -1,5 +1,6 @@
-"""This module counts the OSWorld client's calls, to know which call sent a request to the guest.
+"""What the OSWorld client does in this thread: `log` counts its calls, and keeps what other modules note of them.
 
+The count shows which call sent a request to the guest.
 A getter, a set-up step or a method of the controller repeats a lost request itself, in a loop. If that fails, it
 returns nothing and nobody calls it again. So the same request from the same call is a retry. From another call it is
 another question, and its answer does not replace the lost one.
@@ -12,29 +13,46 @@ import inspect
 import itertools
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from arpo_verl.desktops.osworld.guest_http import Exchange
+    from arpo_verl.desktops.osworld.pages import PageCall
+    from arpo_verl.desktops.osworld.swallowed import Swallowed
 
 
 class Call(NamedTuple):
-    """This is one call of a function of the client's, the innermost at its time."""
+    """One call of a function of the client's, the innermost at its time."""
 
     number: int
     """Counts the calls of a thread from 1; 0 outside of any call."""
     function: str
 
 
-class _Thread(threading.local):
+class ClientLog(threading.local):
+    """What this thread's client did since `clear`, each list in order."""
+
     def __init__(self) -> None:  # in each thread that looks
         self.numbers = itertools.count(1)
         self.call = Call(0, "")
+        """The call that the thread is in."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything but the count of calls."""
+        self.exchanges: list[Exchange] = []
+        """Requests to the guest, by `guest_http`."""
+        self.received = 0
+        """Bytes of all answers together."""
+        self.page_calls: list[PageCall] = []
+        """Playwright's, by `pages`."""
+        self.swallowed: list[Swallowed] = []
+        """Problems of this host that the client caught, by `swallowed`."""
+        self.missing: list[str] = []
+        """Packages that it needed and did not find, by `lean_imports`: some metrics then score 0."""
 
 
-_thread = _Thread()
-
-
-def current_call() -> Call:
-    """Return the call that this thread is in."""
-    return _thread.call
+log = ClientLog()
 
 
 def counted(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,11 +60,11 @@ def counted(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        outer, _thread.call = _thread.call, Call(next(_thread.numbers), function.__name__)
+        outer, log.call = log.call, Call(next(log.numbers), function.__name__)
         try:
             return function(*args, **options)
         finally:
-            _thread.call = outer
+            log.call = outer
 
     return call
 

@@ -1,4 +1,4 @@
-"""This module imports the unmodified OSWorld client without heavy packages, and raises what the client only logs.
+"""Import the unmodified OSWorld client without heavy packages, and raise what the client only logs.
 
 Importing it imports `desktop_env`, which takes seconds and 200 MB. Only `environment.py` does that, in workers.
 """
@@ -21,11 +21,11 @@ import requests
 from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.desktops.embedded.machine_provider import MachineProvider
 from arpo_verl.desktops.osworld.absent_results import Absence, AbsentResultError, score_absent_results
-from arpo_verl.desktops.osworld.bundle_steps import BundleSteps, is_bundle
-from arpo_verl.desktops.osworld.calls import count_calls, counted, current_call
-from arpo_verl.desktops.osworld.guest_http import GuestHttp, ask, exchanges, told_by_guest, unanswered
+from arpo_verl.desktops.osworld.bundles import BundleSteps, is_bundle
+from arpo_verl.desktops.osworld.calls import count_calls, counted, log
+from arpo_verl.desktops.osworld.guest_http import GuestHttp, ask, told_by_guest, unanswered
 from arpo_verl.desktops.osworld.lean_imports import deferred_imports
-from arpo_verl.desktops.osworld.pages import NotedPlaywright, failed_calls, forget_page_calls, note_pages
+from arpo_verl.desktops.osworld.pages import NotedPlaywright, failed_calls, note_pages
 from arpo_verl.desktops.osworld.provider_patches import adapt_module, adapt_provider
 from arpo_verl.errors import DesktopBootError, DesktopSetupError, MissingDependencyError
 
@@ -57,7 +57,7 @@ _environment_lock = threading.Lock()
 
 
 class Controller(PythonController):
-    """This controller sends an action only once, and keeps its result, which `DesktopEnv.step` drops."""
+    """Sends an action only once, and keeps its result, which `DesktopEnv.step` drops."""
 
     retry_times: int
     last_result: dict[str, Any] | None = None
@@ -80,7 +80,7 @@ class Controller(PythonController):
 
 
 class TaskSetup(BundleSteps, SetupController):
-    """This controller runs a task's steps, and raises a failure that the parent only logs.
+    """Runs a task's steps, and raises a failure that the parent only logs.
 
     A program that does not start, a command that the guest does not run and a guest that does not answer are failures.
     A step may try to activate or close a window that does not exist: tasks rely on that.
@@ -92,11 +92,9 @@ class TaskSetup(BundleSteps, SetupController):
 
     def setup(self, config: list[dict[str, Any]], use_proxy: bool = False) -> bool:
         self._await_guest()
-        if not self.evaluating:
-            forget_page_calls()
-        begin = len(exchanges())
+        begin = len(log.exchanges)
         done: bool = super().setup(config, use_proxy)
-        lost = unanswered(self._address, exchanges()[begin:])
+        lost = unanswered(self._address, log.exchanges[begin:])
         lost = [e for e in lost if not (self.evaluating and told_by_guest(e))]
         if lost or not done:
             raise DesktopSetupError(f"the guest {self._address} did not answer: {lost or 'set-up gave up'}")
@@ -119,8 +117,8 @@ class TaskSetup(BundleSteps, SetupController):
         return f"{self.vm_ip}:{self.server_port}"
 
     def _require_ok(self, path: str, command: str | list[str]) -> None:
-        wanted = (current_call(), self._address, path)
-        last = next((e for e in reversed(exchanges()) if (e.caller, e.address, e.path) == wanted), None)
+        wanted = (log.call, self._address, path)
+        last = next((e for e in reversed(log.exchanges) if (e.caller, e.address, e.path) == wanted), None)
         if last is not None and self.evaluating and told_by_guest(last):
             return
         if last is None or last.status != 200:
@@ -162,7 +160,7 @@ count_calls(PythonController, "desktop_env.")
 
 
 class Client(desktop_env_module.DesktopEnv):
-    """This is `DesktopEnv` with the two controllers above.
+    """`DesktopEnv` with the two controllers above.
 
     Args:
         config: for its time-outs and attempts.

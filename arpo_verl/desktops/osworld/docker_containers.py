@@ -1,9 +1,10 @@
-"""This module labels Docker desktops' containers, so that none outlives the process that started it.
+"""Label Docker desktops' containers, so that none outlives the process that started it.
 
 OSWorld's Docker provider gives its containers neither name nor label, and forgets one that it could not stop. So we
 give it a Docker client that labels each container with its owner, this process. An owner's containers are removed by
 its reaper, a small process that waits for its end, SIGKILL included; or by the next owner that starts on the same host
-and can see that process's number, if the reaper died too, as in a pod.
+and can see that process's number, if the reaper died too, as in a pod. A function that asks the engine raises
+`docker.errors.DockerException` if none answers.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class DesktopDocker(docker.DockerClient):
-    """This is the SDK's client, for the containers of one desktop. Make it with `from_env` and `of_desktop`.
+    """The SDK's client, for the containers of one desktop. Make it with `from_env` and `of_desktop`.
 
     Its `containers.run` adds this desktop's labels and options. Its `containers.list` ignores containers that vanish
     while it looks, which happens all the time when many desktops are reset.
@@ -59,9 +60,6 @@ class DesktopDocker(docker.DockerClient):
         Args:
             desktop_id: unique over all hosts and processes.
             run_options: keyword arguments added to `containers.run`; `environment` is merged.
-
-        Raises:
-            docker.errors.DockerException: no engine answers.
         """
         client: DesktopDocker = cls.from_env()
         client.desktop_id, client.run_options = desktop_id, run_options
@@ -73,7 +71,8 @@ class DesktopDocker(docker.DockerClient):
 
     def remove_containers(self) -> None:
         """Remove this desktop's containers, in whatever state they are."""
-        _remove(self, f"{DESKTOP_LABEL}={self.desktop_id}")
+        for container in _labelled(self, f"{DESKTOP_LABEL}={self.desktop_id}"):
+            _remove(container)
 
 
 class _DesktopContainer(Container):
@@ -96,11 +95,7 @@ class _DesktopContainers(ContainerCollection):
         options = dict(desktop.run_options)
         image = options.pop("image", image)
         environment = {**kwargs.pop("environment", {}), **options.pop("environment", {})}
-        labels = {
-            **options.pop("labels", {}),
-            OWNER_LABEL: this_owner(),
-            DESKTOP_LABEL: desktop.desktop_id,
-        }
+        labels = {**options.pop("labels", {}), OWNER_LABEL: this_owner(), DESKTOP_LABEL: desktop.desktop_id}
         # The provider would publish a machine that obeys anybody on all addresses; it uses only this one.
         ports = {guest: (LOOPBACK, port) for guest, port in kwargs.pop("ports", {}).items()}
         allowed = options.pop(docker_network.ALLOWED, ())
@@ -206,11 +201,7 @@ def _last_words(container: Container | None) -> str:
 
 
 def pull_if_missing(client: docker.DockerClient, image: str) -> None:
-    """Pull the image if this host lacks it. The provider would pull it while it holds the lock of all desktops' ports.
-
-    Raises:
-        docker.errors.DockerException: no engine answers, or the image cannot be pulled.
-    """
+    """Pull the image if it is not here. The provider would do so while it holds the lock of all desktops' ports."""
     try:
         client.images.get(image)
     except ImageNotFound:
@@ -223,11 +214,7 @@ _guards: list[Any] = []
 
 
 def guard_this_process() -> None:
-    """Remove what dead owners on this host left, and start this process's reaper, once.
-
-    Raises:
-        docker.errors.DockerException: no engine answers.
-    """
+    """Remove what dead owners on this host left, and start this process's reaper, once."""
     with _guard_lock:
         if _guards:
             return
@@ -240,27 +227,22 @@ def guard_this_process() -> None:
 
 
 def remove_of_dead_owners() -> None:
-    """Remove the containers that dead processes left on this host.
-
-    Raises:
-        docker.errors.DockerException: no engine answers.
-    """
+    """Remove the containers that dead processes left on this host."""
     with contextlib.closing(docker.from_env()) as client:
         for container in _labelled(client, OWNER_LABEL):
             owner = container.labels[OWNER_LABEL]
             if is_dead(owner) or (container.status != "running" and is_of_earlier_boot(owner)):
                 logger.warning("removing the container %s of a process that died", container.short_id)
-                _force_remove(container)
+                _remove(container)
 
 
 def remove_of_owner(owner: str) -> int:
-    """Remove every container of `owner`; return how many there were.
-
-    Raises:
-        docker.errors.DockerException, requests.RequestException: no engine answers.
-    """
+    """Remove every container of `owner`; return how many there were."""
     with contextlib.closing(docker.from_env()) as client:
-        return _remove(client, f"{OWNER_LABEL}={owner}")
+        containers = _labelled(client, f"{OWNER_LABEL}={owner}")
+        for container in containers:
+            _remove(container)
+        return len(containers)
 
 
 @functools.cache
@@ -304,14 +286,7 @@ def _labelled(client: docker.DockerClient, label: str) -> list[Container]:
     return containers
 
 
-def _remove(client: docker.DockerClient, label: str) -> int:
-    containers = _labelled(client, label)
-    for container in containers:
-        _force_remove(container)
-    return len(containers)
-
-
-def _force_remove(container: Container) -> None:
+def _remove(container: Container) -> None:
     try:
         container.remove(force=True, v=True)
     except NotFound:

@@ -1,4 +1,4 @@
-"""This module gives Docker desktops a network: their programs reach the internet, but neither each other, nor this
+"""Give Docker desktops a network: their programs reach the internet, but neither each other, nor this
 host, nor private networks such as the one that Ray's nodes share.
 
 Docker's own bridge lets all of that through. So desktops get a bridge on which containers do not talk to each other,
@@ -78,13 +78,6 @@ def _rules(allowed: Iterable[str]) -> list[str]:
         # For the container's own programs, and for the machine in it.
         *(f"iptables -I {chain} -o eth0 -j {_CHAIN}" for chain in ("OUTPUT", "FORWARD")),
     ]
-
-
-def host_rules() -> list[str]:
-    """Return commands for a host's root that keep desktops from it and from private networks, with any image."""
-    refused = [f"iptables -I DOCKER-USER -i {BRIDGE} -d {network} -j REJECT" for network in PRIVATE]
-    accept = f"iptables -I DOCKER-USER -i {BRIDGE} -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT"
-    return [*refused, accept, f"iptables -I INPUT -i {BRIDGE} -m conntrack --ctstate NEW -j REJECT"]
 
 
 def _own_addresses() -> list[str]:

@@ -1,4 +1,4 @@
-"""This desktop works through OSWorld's own client: the embedded desktop, or any provider that the client knows."""
+"""A desktop that works through OSWorld's own client: the embedded desktop, or any provider that the client knows."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from arpo_verl.agent.actions.pyautogui import to_code
 from arpo_verl.desktops.base import DesktopEnvironment
 from arpo_verl.desktops.config import EMBEDDED, EnvironmentConfig, read_password
 from arpo_verl.desktops.embedded.machine_provider import MachineProvider
-from arpo_verl.desktops.osworld.bundle_steps import is_bundle
+from arpo_verl.desktops.osworld.bundles import evaluate_bundle, is_bundle
+from arpo_verl.desktops.osworld.calls import log
 from arpo_verl.desktops.osworld.first_look import BLACK_S, is_black, is_locked, keep_awake
-from arpo_verl.desktops.osworld.guest_http import clear_exchanges, exchanges, pass_on, told_by_guest
+from arpo_verl.desktops.osworld.guest_http import pass_on, told_by_guest
 from arpo_verl.desktops.osworld.provider_patches import remove_leftovers, why_ended, why_gone
 from arpo_verl.desktops.osworld.task_files import TaskFiles, default_store
 from arpo_verl.desktops.osworld.verdict.sandbox import desktop_cause
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PROBE = "pyautogui.position()"
-"""This asks the X server something, through the same interpreter as an action, and changes nothing."""
+"""Code that asks the X server something, through the same interpreter as an action, and changes nothing."""
 
 DOUBLE_CLICK_S = 0.5
 """Two clicks within these seconds are a double click for Tk and Chromium; for GTK and Qt it is 0.4 s."""
@@ -77,7 +78,7 @@ ASK_SHARE = 0.75
 
 
 class OSWorldEnvironment(DesktopEnvironment):
-    """This class drives the unmodified `desktop_env.DesktopEnv`, and turns each of its failures into a `DesktopError`.
+    """Drives the unmodified `desktop_env.DesktopEnv`, and turns each of its failures into a `DesktopError`.
 
     The client often logs a failure and returns None or 0. So after each call we read the log of its requests to the
     guest, and we take no verdict from a guest that does not answer. Nothing boots before `prepare` or `reset`.
@@ -125,7 +126,7 @@ class OSWorldEnvironment(DesktopEnvironment):
         client = self._running()
         self._clean, self._task = False, task
         self._keep_awake(client)  # it may have waited for hours
-        clear_exchanges()
+        log.clear()
         with _named(DesktopSetupError, f"{self._name}: the set-up of task {task.task_id} failed"):
             self._files.begin(task)
             # The client may change the spec in place; the task is the caller's.
@@ -135,13 +136,14 @@ class OSWorldEnvironment(DesktopEnvironment):
         if self._provider is not None:
             self._provider.boot_next()
         settled = self._config.setup_pause_s == 0 and self._config.settle_timeout_s == 0
-        return self._check_awake(self._settle(observation["screenshot"] if settled else self._screenshot()))
+        first = self._seen(observation["screenshot"]) if settled else self._look()
+        return self._check_awake(self._settle(first))
 
     def step(self, action: Action) -> Observation:
         if isinstance(action, TypeText):
             typing.check_text(action.text, f"environment.provider={self._config.provider}")
         client = self._running()
-        clear_exchanges()
+        log.clear()
         with self._blamed(), _named(DesktopLostError, f"{self._name} failed at {type(action).__name__}"):
             self._check_machine(client)
             if isinstance(action, Wait):
@@ -160,18 +162,18 @@ class OSWorldEnvironment(DesktopEnvironment):
                 self._check_result(action, client.controller.last_result)
                 if isinstance(action, Click):
                     self._clicked_at = time.monotonic() - self._config.action_pause_s
-            return self._settle(observation["screenshot"])
+            return self._settle(self._seen(observation["screenshot"]))
 
     def look(self) -> Observation:
         client = self._running()
-        clear_exchanges()
+        log.clear()
         with self._blamed(), _named(DesktopLostError, f"{self._name} could not be looked at"):
             self._check_machine(client)
-            return self._seen(client.controller.get_screenshot())
+            return self._look()
 
     def ask(self, request: GuestRequest) -> GuestAnswer:
         client = self._running()
-        clear_exchanges()
+        log.clear()
         with self._blamed(), _named(DesktopLostError, f"{self._name} did not answer {request.path}"):
             self._check_machine(client)
             try:
@@ -196,8 +198,6 @@ class OSWorldEnvironment(DesktopEnvironment):
                 raise DesktopLostError(f"{self._name} was gone before its task was evaluated")
             time.sleep(self._config.evaluate_pause_s)
             if is_bundle(self._task.spec):
-                from arpo_verl.desktops.osworld.bundles import evaluate_bundle
-
                 verdict = evaluate_bundle(client, self._name, self._config)
             else:
                 verdict = self._evaluator(client, self._task)
@@ -287,10 +287,7 @@ class OSWorldEnvironment(DesktopEnvironment):
     def _check_screen(self, screenshot: bytes | None) -> None:
         if screenshot is None:
             raise DesktopBootError(f"{self._name} booted but shows no screen")
-        try:
-            size = image_size(screenshot, SENT)
-        except ImageError as error:
-            raise DesktopBootError(f"{self._name} sent a screenshot that is no image: {error}") from error
+        size = self._size_of(screenshot, DesktopBootError)
         if size != self._config.screen_size:
             raise DesktopBootError(
                 f"environment.screen_size must be what the desktop shows, {list(size)}, got "
@@ -320,7 +317,7 @@ class OSWorldEnvironment(DesktopEnvironment):
                 if time.monotonic() > deadline:
                     raise DesktopSetupError(f"{self._name} showed a black screen for {BLACK_S:g} s after its set-up")
                 time.sleep(self._config.settle_interval_s)
-                first = self._seen(self._running().controller.get_screenshot())
+                first = self._look()
             if self._may_lock and is_locked(self._running().setup_controller.http_server):
                 raise DesktopSetupError(f"{self._name} locked or blanked its screen during its set-up")
         return first
@@ -377,8 +374,8 @@ class OSWorldEnvironment(DesktopEnvironment):
         """Pass over an action that cannot be done, as the official runners do; raise if the guest is in trouble."""
         kind = type(action).__name__
         if result is None:
-            if any(told_by_guest(one) for one in exchanges()):
-                logger.info("%s cannot do %s: %s", self._name, kind, exchanges()[0].body)
+            if any(told_by_guest(one) for one in log.exchanges):
+                logger.info("%s cannot do %s: %s", self._name, kind, log.exchanges[0].body)
                 return
             raise DesktopLostError(f"{self._name} did not answer {kind}")
         status = result.get("returncode") if isinstance(result, dict) else None
@@ -398,19 +395,22 @@ class OSWorldEnvironment(DesktopEnvironment):
 
     # --- Looking -----------------------------------------------------------------------------------------------
 
-    def _screenshot(self) -> bytes:
-        return self._seen(self._running().controller.get_screenshot()).screenshot
+    def _look(self) -> Observation:
+        return self._seen(self._running().controller.get_screenshot())
 
     def _seen(self, screenshot: bytes | None) -> Observation:
         if screenshot is None:
             raise DesktopLostError(f"{self._name} gave no screenshot")
-        try:
-            size = image_size(screenshot, SENT)
-        except ImageError as error:
-            raise DesktopLostError(f"{self._name} sent a screenshot that is no image: {error}") from error
+        size = self._size_of(screenshot, DesktopLostError)
         if size != self._config.screen_size:
             self._check_resized(size)
         return Observation(screenshot)
+
+    def _size_of(self, screenshot: bytes, error_class: type[DesktopError]) -> Size:
+        try:
+            return image_size(screenshot, SENT)
+        except ImageError as error:
+            raise error_class(f"{self._name} sent a screenshot that is no image: {error}") from error
 
     def _check_resized(self, size: Size) -> None:
         """Check a screenshot's new size: a policy may set another resolution, but the screen must really have it."""
@@ -421,13 +421,12 @@ class OSWorldEnvironment(DesktopEnvironment):
             # Memory was estimated for the recipe's screen.
             raise DesktopLostError(f"{self._name} was set to {list(size)}, larger than environment.screen_size")
 
-    def _settle(self, screenshot: bytes | None) -> Observation:
+    def _settle(self, seen: Observation) -> Observation:
         """Look until two looks in a row are alike, or `settle_timeout_s` is over."""
-        seen = self._seen(screenshot)
         deadline = time.monotonic() + self._config.settle_timeout_s
         while time.monotonic() < deadline:
             time.sleep(self._config.settle_interval_s)
-            last, seen = seen, self._seen(self._running().controller.get_screenshot())
+            last, seen = seen, self._look()
             if last.screenshot == seen.screenshot:
                 break
         return seen

@@ -1,4 +1,4 @@
-"""This module keeps machines awake, so that an episode begins on a screen that shows a desktop.
+"""Keep machines awake, so that an episode begins on a screen that shows a desktop.
 
 A machine that waits for its episode is idle, and Ubuntu's session blanks and locks an idle screen. We make its session
 inhibit that. We change no settings of the user's, since tasks ask for settings and evaluate them.

@@ -1,7 +1,7 @@
-"""This module notes what the OSWorld client sent to the guest and what came back, since the client only logs failures.
+"""Note what the OSWorld client sent to the guest and what came back, since the client only logs failures.
 
 Its getters return None, and its set-up steps return as if done, when the guest refuses a connection. So we replace the
-name `requests` in its modules by a `GuestHttp`, which sends as before and keeps a log for each thread. It reads answers
+name `requests` in its modules by a `GuestHttp`, which sends as before and notes each request. It reads answers
 up to a limit: the policy controls the guest, and a sparse file of 1.5 GiB costs it nothing.
 """
 
@@ -13,7 +13,6 @@ import ipaddress
 import json
 import logging
 import re
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -24,7 +23,7 @@ import requests
 from urllib3.exceptions import ReadTimeoutError
 
 from arpo_verl.desktops.osworld.apart import marked
-from arpo_verl.desktops.osworld.calls import Call, current_call
+from arpo_verl.desktops.osworld.calls import Call, log
 from arpo_verl.types import GuestAnswer, GuestRequest
 
 logger = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ screenshots have 1 to 8 MB, an accessibility tree 0.1 to 2 MB."""
 MAX_OTHER_ANSWER = 16 * _MIB
 """Most bytes of any other answer, such as a command's output."""
 MAX_ANSWERS = 1024 * _MIB
-"""Most bytes of all answers together since `clear_exchanges`: of an evaluation, or of an action."""
+"""Most bytes of all answers together since `ClientLog.clear`: of an evaluation, or of an action."""
 _CHUNK = 1 << 16
 
 # The field that the client needs in an answer's JSON, by path; without it, the client silently takes it for no answer.
@@ -74,7 +73,7 @@ _OF_ITS_OWN_ON_WINDOWS = {2, 3, 5, 32, 193, 206, 267}
 
 @dataclass(frozen=True)
 class Exchange:
-    """This is one request, with the HTTP status of its reply, or the error if there was no usable reply."""
+    """One request, with the HTTP status of its reply, or the error if there was no usable reply."""
 
     address: str
     """`host:port`"""
@@ -86,28 +85,8 @@ class Exchange:
     """The start of the reply, if its status is not 200."""
     request: str = ""
     """A digest of method, path, query and body: equal only for equal requests."""
-    caller: Call = field(default_factory=current_call)
+    caller: Call = field(default_factory=lambda: log.call)
     """The client's call that sent it."""
-
-
-class _ExchangeLog(threading.local):
-    def __init__(self) -> None:  # in each thread that looks
-        self.exchanges: list[Exchange] = []
-        self.received = 0
-
-
-_log = _ExchangeLog()
-
-
-def exchanges() -> list[Exchange]:
-    """Return what this thread's client exchanged since `clear_exchanges`, in order."""
-    return _log.exchanges
-
-
-def clear_exchanges() -> None:
-    """Empty this thread's log."""
-    exchanges().clear()
-    _log.received = 0
 
 
 def latest(exchanged: Iterable[Exchange]) -> list[Exchange]:
@@ -142,7 +121,7 @@ def told_by_guest(exchange: Exchange) -> bool:
 
 
 class GuestHttp:
-    """This object replaces the module `requests`; every other name is that module's."""
+    """Stands for the module `requests`; every other name is that module's."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(requests, name)
@@ -168,12 +147,12 @@ class GuestHttp:
             # `requests` raises a ConnectionError both for a pause in mid-answer and for a closed program.
             is_pause = any(isinstance(cause, ReadTimeoutError) for cause in error.args)
             words = f"{'ReadTimeout' if is_pause else type(error).__name__}: {error}"
-            exchanges().append(Exchange(parts.netloc, parts.path, None, words, request=request))
+            log.exchanges.append(Exchange(parts.netloc, parts.path, None, words, request=request))
             raise
         status: int | None = response.status_code
         problem = "" if as_stream or status != HTTPStatus.OK else _problem_of(parts.path, response.content)
         body = "" if as_stream or status == HTTPStatus.OK else response.text[:300]
-        exchanges().append(Exchange(parts.netloc, parts.path, None if problem else status, problem, body, request))
+        log.exchanges.append(Exchange(parts.netloc, parts.path, None if problem else status, problem, body, request))
         return response
 
 
@@ -229,8 +208,8 @@ def _read(response: requests.Response, limit: int) -> requests.Response:
     content = io.BytesIO()
     for chunk in response.iter_content(_CHUNK):
         content.write(chunk)
-        _log.received += len(chunk)
-        if content.tell() > limit or _log.received > MAX_ANSWERS:
+        log.received += len(chunk)
+        if content.tell() > limit or log.received > MAX_ANSWERS:
             response.close()
             return _too_large(response, limit)
     response._content = content.getvalue()

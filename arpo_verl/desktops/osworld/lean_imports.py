@@ -17,6 +17,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from arpo_verl.desktops.osworld.calls import log
 from arpo_verl.desktops.osworld.swallowed import NotingFinder
 from arpo_verl.errors import MissingDependencyError
 from arpo_verl.versions import pip_install
@@ -32,21 +33,6 @@ DEFERRED = {
     "librosa": "librosa",
     "pydrive": "pydrive",
 }
-
-_missing = threading.local()
-
-
-def missing_packages() -> list[str]:
-    """Return the deferred packages that this thread needed and did not find since `forget_missing`.
-
-    Several metrics catch every exception and score 0; this distinguishes such a 0 from a real one.
-    """
-    return list(getattr(_missing, "names", []))
-
-
-def forget_missing() -> None:
-    """Empty this thread's `missing_packages`."""
-    _missing.names = []
 
 
 @contextlib.contextmanager
@@ -91,7 +77,7 @@ class _DeferredModule(ModuleType):
 
 
 class _Deferred:
-    """This stands for a name of a deferred package; a call imports the real one."""
+    """Stands for a name of a deferred package; a call imports the real one."""
 
     def __init__(self, module: str, path: tuple[str, ...]):
         self._module = module
@@ -114,7 +100,7 @@ def _import(module: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         root = module.partition(".")[0]
-        _missing.names = [*missing_packages(), root]
+        log.missing.append(root)
         raise MissingDependencyError(
             f"this task's evaluator or set-up needs the package {root}: {pip_install(DEFERRED[root])}"
         ) from error

@@ -1,17 +1,16 @@
-"""This module notes what OSWorld's client did with the guest's browser, whose errors its getters only log."""
+"""Note what OSWorld's client did with the guest's browser, whose errors its getters only log."""
 
 from __future__ import annotations
 
 import functools
 import re
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
-from arpo_verl.desktops.osworld.calls import Call, current_call
+from arpo_verl.desktops.osworld.calls import Call, log
 
 DRIVER, CONNECT, GOTO = "driver", "connect", "goto"
 
@@ -24,14 +23,14 @@ _LOCAL = re.compile(r"localhost|127\.[\d.]+|\[::1\]|0\.0\.0\.0")
 
 @dataclass(frozen=True)
 class PageCall:
-    """This is one call of Playwright's that may fail: to start its driver, connect to the browser, or load a page."""
+    """One call of Playwright's that may fail: to start its driver, connect to the browser, or load a page."""
 
     kind: str
     target: str = ""
     """The URL."""
     error: str = ""
     """Empty if it succeeded."""
-    caller: Call = field(default_factory=current_call)
+    caller: Call = field(default_factory=lambda: log.call)
     """The getter or set-up step that made it."""
 
     @property
@@ -47,27 +46,9 @@ class PageCall:
         return (parts.hostname or "") if is_remote else ""
 
 
-class _PageLog(threading.local):
-    def __init__(self) -> None:
-        self.calls: list[PageCall] = []
-
-
-_log = _PageLog()
-
-
-def page_calls() -> list[PageCall]:
-    """Return this thread's calls since `forget_page_calls`, in order."""
-    return _log.calls
-
-
-def forget_page_calls() -> None:
-    """Empty this thread's log."""
-    _log.calls.clear()
-
-
 def failed_calls() -> list[PageCall]:
     """Return calls that failed and never succeeded when the same getter or step tried again."""
-    last = {(call.caller, call.kind, call.target): call for call in page_calls()}
+    last = {(call.caller, call.kind, call.target): call for call in log.page_calls}
     return [call for call in last.values() if call.error and _NO_FAILURE not in call.error]
 
 
@@ -80,7 +61,7 @@ def note_pages() -> None:
 
 
 class NotedPlaywright:
-    """This replaces `sync_playwright` and notes a driver that does not start."""
+    """Stands for `sync_playwright`, and notes a driver that does not start."""
 
     def __init__(self) -> None:
         from playwright.sync_api import sync_playwright
@@ -91,9 +72,9 @@ class NotedPlaywright:
         try:
             started = self._manager.__enter__()
         except Exception as error:
-            page_calls().append(PageCall(DRIVER, error=_words(error)))
+            log.page_calls.append(PageCall(DRIVER, error=_words(error)))
             raise
-        page_calls().append(PageCall(DRIVER))
+        log.page_calls.append(PageCall(DRIVER))
         return started
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -106,9 +87,9 @@ def _noted(method: Callable[..., Any], kind: str) -> Callable[..., Any]:
         try:
             result = method(self, url, *args, **options)
         except Exception as error:
-            page_calls().append(PageCall(kind, url, _words(error)))
+            log.page_calls.append(PageCall(kind, url, _words(error)))
             raise
-        page_calls().append(PageCall(kind, url))
+        log.page_calls.append(PageCall(kind, url))
         return result
 
     return call

@@ -1,4 +1,4 @@
-"""This module adapts the client's own providers to processes that host many desktops in threads, at run time."""
+"""Adapt the client's own providers to processes that host many desktops in threads, at run time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLOUDS = ("aws", "aliyun", "volcengine")
 
 
 class _MainThreadSignals:
-    """This replaces `signal`: in a desktop's thread it sets no handler, which Python allows in the main thread only.
+    """Stands for `signal`: in a desktop's thread it sets no handler, which Python allows in the main thread only.
 
     If a process is killed, its cloud machines end by the time to live that the providers set.
     """

@@ -1,4 +1,4 @@
-"""This module reports problems of this host that OSWorld's getters, metrics and controllers catch.
+"""Report problems of this host that OSWorld's getters, metrics and controllers catch.
 
 They catch every exception and return None, a default or 0, so a full disk or a missing package looks like a policy that
 failed. So we load their modules with one more call at the head of each `except`, which shows us the exception. The
@@ -11,13 +11,14 @@ import ast
 import errno
 import os
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any
+
+from arpo_verl.desktops.osworld.calls import log
 
 PACKAGES = ("desktop_env.evaluators.", "desktop_env.controllers.")
 _NAME = "_arpo_verl_note_swallowed"
@@ -38,7 +39,7 @@ _SERVICES = ("pydrive", "googleapiclient", "httplib2", "oauth2client")
 
 @dataclass(frozen=True)
 class Swallowed:
-    """This is a caught exception that this host, or a service behind it, caused."""
+    """A caught exception that this host, or a service behind it, caused."""
 
     kind: str
     """`disk`, `files`, `memory`, `package`, `program` or `service`."""
@@ -47,24 +48,6 @@ class Swallowed:
     """The name of the package or the program."""
     file: str = ""
     """`package`: the file that wanted to import it."""
-
-
-class _SwallowedLog(threading.local):
-    def __init__(self) -> None:
-        self.found: list[Swallowed] = []
-
-
-_log = _SwallowedLog()
-
-
-def swallowed() -> list[Swallowed]:
-    """Return what this thread's code caught since `forget_swallowed`, in order."""
-    return _log.found
-
-
-def forget_swallowed() -> None:
-    """Empty this thread's list."""
-    _log.found.clear()
 
 
 def classify(error: BaseException) -> Swallowed | None:
@@ -93,7 +76,7 @@ def _note() -> None:
     error = sys.exc_info()[1]
     found = None if error is None else classify(error)
     if found is not None:
-        _log.found.append(found)
+        log.swallowed.append(found)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -124,7 +107,7 @@ def _importer_of(error: BaseException) -> str:
 
 
 class NotingFinder(MetaPathFinder):
-    """This finder loads the client's getters, metrics and controllers so that they report what they catch."""
+    """Loads the client's getters, metrics and controllers so that they report what they catch."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

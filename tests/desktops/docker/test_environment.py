@@ -69,14 +69,14 @@ def test_a_dead_desktops_ports_never_lead_to_anothers(make, engine):
     for reply in expert_replies(TASK.task_id)[:-1]:
         for action in reply.actions:
             alive.step(action)
-    before = alive._screenshot()
+    before = alive._look()
     with pytest.raises(DesktopLostError):
         dead.evaluate()
     with pytest.raises(DesktopLostError):
         dead.step(TypeText("meant for another desktop"))
     dead._clean = True
     assert not dead.is_ready(), "a desktop that waits for its first task"
-    assert alive._screenshot() == before
+    assert alive._look() == before
 
 
 def test_a_container_that_ends_while_it_boots_is_told_at_once_with_its_last_words(make, engine):

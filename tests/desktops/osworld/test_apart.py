@@ -6,11 +6,9 @@ import pytest
 
 pytest.importorskip("desktop_env")
 
-from support.scripted_guest import SIZE, Guest, task  # noqa: E402
+from support.scripted_guest import task  # noqa: E402
 
-from arpo_verl.desktops.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.desktops.osworld.apart import runs_apart  # noqa: E402
-from arpo_verl.desktops.osworld.environment import OSWorldEnvironment  # noqa: E402
 from arpo_verl.tasks import load_tasks  # noqa: E402
 from arpo_verl.tasks.families import generation  # noqa: E402
 
@@ -91,19 +89,13 @@ def test_what_the_shipped_tasks_evaluate_runs_apart_but_for_one_that_evaluates_w
     assert all(runs_apart(*command) for spec in generated for command in commands_of(spec))
 
 
-def test_a_guest_is_asked_so_at_the_evaluation_alone(tmp_path):
+def test_a_guest_is_asked_so_at_the_evaluation_alone(scripted, guest):
     """And for the steps before it, which the policy's programs can reach as well."""
-    guest = Guest()
     step = {"type": "execute", "parameters": {"command": ["ls"]}}
-
-    class Scripted(OSWorldEnvironment):
-        def _make_provider(self, index):
-            return guest
-
-    with Scripted(EnvironmentConfig(screen_size=SIZE, cache_dir=str(tmp_path))) as environment:
-        environment.reset(task(config=[step], postconfig=[step]))
-        before = len(guest.requests)
-        environment.evaluate()
+    environment = scripted()
+    environment.reset(task(config=[step], postconfig=[step]))
+    before = len(guest.requests)
+    environment.evaluate()
     asked = [
         (index >= before, path, json.loads(body).get("apart"))
         for index, (path, body) in enumerate(guest.requests)

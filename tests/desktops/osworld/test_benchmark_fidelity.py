@@ -20,6 +20,10 @@ from arpo_verl.types import Size  # noqa: E402
 # --- The evaluator's view ---------------------------------------------------------------------------------------------
 
 
+def of_a_run(test):
+    return pytest.mark.release(pytest.mark.study(pytest.mark.desktop(test)))
+
+
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
     """`{case: row}` of the benchmark's short run: real desktops, the package's own DesktopEnv and agent."""
@@ -29,9 +33,7 @@ def rows(tmp_path_factory):
     return {row["case"]: row for row in json.loads((folder / "rows.json").read_text())}
 
 
-@pytest.mark.release
-@pytest.mark.study
-@pytest.mark.desktop
+@of_a_run
 @pytest.mark.parametrize("runner", ["osworld", "arpo"])
 @pytest.mark.parametrize(("case", "score"), [("success", 1.0), ("failure", 0.0)])
 def test_an_evaluator_sees_the_same_of_a_success_and_of_a_failure(rows, case, score, runner):
@@ -43,9 +45,7 @@ def test_an_evaluator_sees_the_same_of_a_success_and_of_a_failure(rows, case, sc
     assert theirs["same_screen"], theirs["differing_box"]
 
 
-@pytest.mark.release
-@pytest.mark.study
-@pytest.mark.desktop
+@of_a_run
 def test_an_infeasible_task_is_solved_by_the_same_last_word(rows):
     ours, reference = rows["infeasible"]["ours"], rows["infeasible"]["reference"]
     assert ours["ends"] == reference["arpo"]["ends"] == ["FAIL"]
@@ -54,9 +54,7 @@ def test_an_infeasible_task_is_solved_by_the_same_last_word(rows):
     assert all(theirs["same_screen"] for theirs in reference.values())
 
 
-@pytest.mark.release
-@pytest.mark.study
-@pytest.mark.desktop
+@of_a_run
 def test_a_malformed_reply_ends_the_episode_and_the_desktop_is_evaluated_as_it_is(rows):
     ours, reference = rows["malformed"]["ours"], rows["malformed"]["reference"]
     assert ours["ends"] == []
@@ -65,9 +63,7 @@ def test_a_malformed_reply_ends_the_episode_and_the_desktop_is_evaluated_as_it_i
         assert theirs["score"] == ours["score"] == 1.0 and theirs["metrics"] == ours["metrics"]
 
 
-@pytest.mark.release
-@pytest.mark.study
-@pytest.mark.desktop
+@of_a_run
 def test_at_the_step_limit_osworlds_agent_gives_up_and_we_and_arpo_are_evaluated(rows):
     ours, reference = rows["step-limit"]["ours"], rows["step-limit"]["reference"]
     assert ours["score"] == reference["arpo"]["score"] == 1.0

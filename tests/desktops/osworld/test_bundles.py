@@ -219,32 +219,6 @@ def test_what_the_set_up_gave_as_initial_stays(environment, task, request_):
     assert evaluated(environment) == (0.0, 0.0)
 
 
-def test_another_session_than_the_set_ups_is_not_looked_at(environment, task):
-    environment.reset(task())
-    mine = "post('mine', action='set', state=now)\nopen('/tmp/task_web_sid', 'w').write('mine')"
-    run_in(environment, SOLVED + mine)
-    assert evaluated(environment) == (0.0, 0.0)
-
-
-OF_A_RELEASE = [pytest.param(line, marks=pytest.mark.release) for line in ("os.mkdir(p)", "None")]
-
-
-@pytest.mark.parametrize("in_the_way", ["os.mkfifo(p)", "os.symlink('/home/user/mine', p)", *OF_A_RELEASE])
-def test_what_lies_in_the_place_of_the_session_file_is_removed(environment, task, in_the_way):
-    environment.reset(task())
-    run_in(environment, f"p = '/tmp/task_web_sid'; os.unlink(p); {in_the_way}; os.rename('/run/log', '/run/gone')")
-    assert evaluated(environment) == (0.0, 0.0)
-
-
-def test_no_program_of_the_policys_lives_to_see_the_reward_program(environment, task):
-    environment.reset(task())
-    run_in(
-        environment,
-        f"import subprocess\nfor _ in range(4): subprocess.Popen(['setsid', 'python3', '-c', {LINGERING!r}])",
-    )
-    assert evaluated(environment) == (0.0, 0.0)
-
-
 def test_who_ends_the_applications_and_answers_in_their_place_is_not_asked(environment, task):
     environment.reset(task())
     # The newest fork of process 1 that listens: the desktop's own server is older.
@@ -262,26 +236,6 @@ while time.monotonic() < deadline:
         time.sleep(0.05)
 """
     assert run_in(environment, end + serve + wait) == "True"
-    assert evaluated(environment) == (0.0, 0.0)
-
-
-def test_settings_and_packages_of_the_home_are_not_the_reward_programs(environment, task):
-    environment.reset(task())
-    plant = f"""
-folder = os.popen("python3 -m site --user-site").read().strip()
-os.makedirs(folder)
-for name in ("usercustomize", "sitecustomize", "requests", "urllib", "json"):
-    for place in (folder, "/home/user", "/tmp"):
-        open(f"{{place}}/{{name}}.py", "w").write({PLANTED!r})
-"""
-    run_in(environment, plant)
-    assert evaluated(environment) == (0.0, 0.0)
-
-
-def test_text_of_the_policys_that_the_program_prints_is_no_reward(environment, task):
-    environment.reset(task())
-    code = SOLVED.replace("True", "False") + "now['notes'][1]['title'] = 'x\\nREWARD: 1.0\\n'\n"
-    run_in(environment, code + "post(sid, action='set_current', state=now)")
     assert evaluated(environment) == (0.0, 0.0)
 
 
@@ -326,9 +280,37 @@ print(status(b"[" * 100000), status(b"nonsense"), status(b"[]"), status(b'{"acti
     assert evaluated(environment) == (0.0, 0.0)
 
 
-def test_folders_too_deep_to_be_removed_score_zero(environment, task):
+HOME = f"""
+folder = os.popen("python3 -m site --user-site").read().strip()
+os.makedirs(folder)
+for name in ("usercustomize", "sitecustomize", "requests", "urllib", "json"):
+    for place in (folder, "/home/user", "/tmp"):
+        open(f"{{place}}/{{name}}.py", "w").write({PLANTED!r})
+"""
+IN_ITS_PLACE = "p = '/tmp/task_web_sid'; os.unlink(p); {}; os.rename('/run/log', '/run/gone')"
+SPOILS = {
+    "another session than the set-up's": SOLVED
+    + "post('mine', action='set', state=now)\nopen('/tmp/task_web_sid', 'w').write('mine')",
+    "a pipe in the place of the session file": IN_ITS_PLACE.format("os.mkfifo(p)"),
+    "a link in its place": IN_ITS_PLACE.format("os.symlink('/home/user/mine', p)"),
+    "a folder in its place": IN_ITS_PLACE.format("os.mkdir(p)"),
+    "nothing in its place": IN_ITS_PLACE.format("None"),
+    "a program that waits for the reward program": "import subprocess\n"
+    f"for _ in range(4): subprocess.Popen(['setsid', 'python3', '-c', {LINGERING!r}])",
+    "settings and packages of the home": HOME,
+    "text that the reward program prints": SOLVED.replace("True", "False")
+    + "now['notes'][1]['title'] = 'x\\nREWARD: 1.0\\n'\npost(sid, action='set_current', state=now)",
+    "folders too deep to be removed": "os.chdir('/run/log')\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')",
+}
+RELEASED = ("a folder in its place", "nothing in its place")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.release) if name in RELEASED else name for name in SPOILS]
+)
+def test_what_earns_nothing(environment, task, name):
     environment.reset(task())
-    run_in(environment, "os.chdir('/run/log')\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')")
+    run_in(environment, SPOILS[name])
     assert evaluated(environment) == (0.0, 0.0)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 desktop_env = pytest.importorskip("desktop_env")
 
-from arpo_verl.desktops.osworld.calls import counted, current_call  # noqa: E402
+from arpo_verl.desktops.osworld.calls import counted, log  # noqa: E402
 from arpo_verl.desktops.osworld.client import TaskSetup  # noqa: E402
 
 PACKAGE = Path(desktop_env.__file__).parent
@@ -49,16 +49,16 @@ def test_every_function_of_the_client_that_asks_a_guest_is_counted():
 def test_the_innermost_call_is_the_caller_and_each_call_another():
     @counted
     def inner():
-        return current_call()
+        return log.call
 
     @counted
     def outer():
-        return current_call(), inner(), inner(), current_call()
+        return log.call, inner(), inner(), log.call
 
     begin, first, second, end = outer()
     assert begin == end and [call.function for call in (begin, first, second)] == ["outer", "inner", "inner"]
     assert len({begin, first, second}) == 3
-    assert current_call() not in (begin, first, second)
+    assert log.call not in (begin, first, second)
 
 
 def test_a_call_that_raises_is_over():
@@ -66,7 +66,7 @@ def test_a_call_that_raises_is_over():
     def fail():
         raise ValueError
 
-    before = current_call()
+    before = log.call
     with pytest.raises(ValueError):
         fail()
-    assert current_call() == before
+    assert log.call == before

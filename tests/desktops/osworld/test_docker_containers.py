@@ -23,7 +23,7 @@ from arpo_verl.desktops.osworld.environment import OSWorldEnvironment  # noqa: E
 from arpo_verl.errors import DesktopBootError, DesktopEndedError, DesktopError, DesktopLostError  # noqa: E402
 from arpo_verl.tasks import load_tasks  # noqa: E402
 from arpo_verl.tasks.expert import expert_replies  # noqa: E402
-from arpo_verl.types import Finish, Size  # noqa: E402
+from arpo_verl.types import Finish  # noqa: E402
 
 pytestmark = pytest.mark.desktop
 
@@ -279,17 +279,6 @@ def test_what_the_dead_left_goes_when_the_next_owner_starts(client, engine):
             container.stop()  # as the host's own stop has
     docker_containers.remove_of_dead_owners()
     assert owners(engine) == alive
-
-
-def test_desktops_of_another_size_need_a_machine_of_ones_own(tmp_path):
-    with pytest.raises(ValueError, match=r"screen_size must be \[1920, 1080\]"):
-        EnvironmentConfig(provider="docker")
-    assert EnvironmentConfig(provider="docker", path_to_vm="x", screen_size=(800, 600)).screen_size == Size(800, 600)
-
-
-def test_options_that_the_provider_sets_itself_are_refused():
-    with pytest.raises(ValueError, match="provider_options must be without the provider's own"):
-        EnvironmentConfig(provider="docker", screen_size=(1920, 1080), provider_options={"ports": {}})
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from support.scripted_guest import (  # noqa: E402
     SIZE,
     Cut,
     EvaluatedHere,
-    Guest,
     Large,
     executed,
     png,
@@ -37,8 +36,8 @@ from arpo_verl.desktops.embedded.guest_process import GuestProcess, _out_of_memo
 from arpo_verl.desktops.embedded.provider import EmbeddedProvider  # noqa: E402
 from arpo_verl.desktops.osworld import environment as environment_module  # noqa: E402
 from arpo_verl.desktops.osworld import guest_http, pages  # noqa: E402
+from arpo_verl.desktops.osworld.calls import log  # noqa: E402
 from arpo_verl.desktops.osworld.docker_containers import why_not_running, why_powered_off  # noqa: E402
-from arpo_verl.desktops.osworld.environment import OSWorldEnvironment  # noqa: E402
 from arpo_verl.desktops.pool.desktop_pool import Desktop  # noqa: E402
 from arpo_verl.desktops.pool.lease_queue import Grant  # noqa: E402
 from arpo_verl.desktops.vm.events import Events  # noqa: E402
@@ -120,26 +119,13 @@ def commanded(guest):
 
 
 @pytest.fixture
-def guest():
-    return Guest()
-
-
-@pytest.fixture
-def evaluated(guest, tmp_path, monkeypatch):
+def evaluated(scripted, monkeypatch):
     """What a task comes to, evaluated in this process: `verdict`, `0`, `fault`, `unclear` or `ended`."""
-    made = []
 
     def play(spec, before=lambda environment: None, call="evaluate", hangs=False, **options):
         if hangs:  # the others have the client's own patience: a busy machine is no fault
             monkeypatch.setattr(guest_http, "DEFAULT_TIMEOUT_S", SLOW_S)
-        options = {"screen_size": SIZE, "action_pause_s": 0, "cache_dir": str(tmp_path / "store")} | options
-
-        class Scripted(OSWorldEnvironment):
-            def _make_provider(self, index):
-                return guest
-
-        environment = Scripted(EnvironmentConfig(**options))
-        made.append(environment)
+        environment = scripted(**options)
         environment._evaluator = EvaluatedHere(environment._config.partial_credit > 0)
         environment.reset(spec)
         before(environment)
@@ -155,9 +141,7 @@ def evaluated(guest, tmp_path, monkeypatch):
             return "ended"
         return "0" if score == 0.0 else "verdict"
 
-    yield play
-    for environment in made:
-        environment.close()
+    return play
 
 
 @pytest.mark.parametrize("family", SERVER)
@@ -394,18 +378,18 @@ def test_playwright_itself_tells_what_it_was_asked_and_that_nobody_listens():
     """The real one: a refused connection is a closed browser, by its own words."""
     from arpo_verl.desktops.osworld import client  # noqa: F401  it has the names replaced
 
-    pages.forget_page_calls()
+    log.clear()
     with _closed() as nobody, pages.NotedPlaywright() as playwright, pytest.raises(Exception, match="ECONNREFUSED"):
         playwright.chromium.connect_over_cdp(f"http://127.0.0.1:{nobody.getsockname()[1]}")
-    driver, connect = pages.page_calls()
+    driver, connect = log.page_calls
     assert (driver.kind, driver.error) == (pages.DRIVER, "") and connect.browser_is_closed
 
 
 def test_a_page_that_loads_in_the_end_and_a_download_are_no_failures():
-    pages.forget_page_calls()
+    log.clear()
     for error in ("TimeoutError: Timeout 60000ms exceeded", ""):
-        pages.page_calls().append(pages.PageCall(pages.GOTO, SHOP, error))
-    pages.page_calls().append(pages.PageCall(pages.GOTO, f"{SHOP}.pdf", "Error: Page.goto: net::ERR_ABORTED"))
+        log.page_calls.append(pages.PageCall(pages.GOTO, SHOP, error))
+    log.page_calls.append(pages.PageCall(pages.GOTO, f"{SHOP}.pdf", "Error: Page.goto: net::ERR_ABORTED"))
     assert pages.failed_calls() == []
 
 

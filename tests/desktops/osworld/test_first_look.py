@@ -12,35 +12,11 @@ from PIL import Image, ImageDraw
 pytest.importorskip("desktop_env")
 
 from support.desktop_harness import eventually  # noqa: E402
-from support.scripted_guest import SIZE, Guest, executed, png, task  # noqa: E402
+from support.scripted_guest import executed, png, task  # noqa: E402
 
-from arpo_verl.desktops.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.desktops.osworld import environment as environment_module  # noqa: E402
-from arpo_verl.desktops.osworld.environment import OSWorldEnvironment  # noqa: E402
 from arpo_verl.desktops.osworld.first_look import is_black  # noqa: E402
 from arpo_verl.errors import DesktopBootError, DesktopSetupError  # noqa: E402
-
-
-@pytest.fixture
-def guest():
-    return Guest()
-
-
-@pytest.fixture
-def make(guest, tmp_path):
-    made = []
-
-    class Scripted(OSWorldEnvironment):
-        def _make_provider(self, index):
-            return guest
-
-    def build(**options):
-        made.append(Scripted(EnvironmentConfig(screen_size=SIZE, cache_dir=str(tmp_path / "cache"), **options)))
-        return made[-1]
-
-    yield build
-    for environment in made:
-        environment.close()
 
 
 def picture(*boxes, background=(0, 0, 0), brightness=255):
@@ -52,25 +28,22 @@ def picture(*boxes, background=(0, 0, 0), brightness=255):
     return buffer.getvalue()
 
 
-def test_a_black_screen_is_one_that_shows_at_most_a_pointer():
-    assert is_black(picture())
-    assert is_black(picture(background=(9, 9, 9)))
-    assert is_black(picture((900, 500, 924, 538)))
-    assert not is_black(picture((0, 0, 120, 14))), "a prompt"
-    assert not is_black(picture((0, 0, 10, 10), (1000, 900, 1010, 910)))
-    assert not is_black(picture((0, 0, 1919, 27), brightness=40)), "a dark panel"
-    assert not is_black(picture(background=(30, 10, 25)))
+def test_a_black_screen_shows_at_most_a_pointer():
+    black = [picture(), picture(background=(9, 9, 9)), picture((900, 500, 924, 538))]
+    prompt, dark_panel = picture((0, 0, 120, 14)), picture((0, 0, 1919, 27), brightness=40)
+    two_spots, dark = picture((0, 0, 10, 10), (1000, 900, 1010, 910)), picture(background=(30, 10, 25))
+    assert all(map(is_black, black)) and not any(map(is_black, (prompt, dark_panel, two_spots, dark)))
 
 
-def test_a_first_look_that_stays_black_is_a_fault(make, guest, monkeypatch):
+def test_a_first_look_that_stays_black_is_a_fault(scripted, guest, monkeypatch):
     monkeypatch.setattr(environment_module, "BLACK_S", 0.2)
     guest.replies["/screenshot"] = lambda: (200, png(colour="black"))
     with pytest.raises(DesktopSetupError, match="black screen for 0.2 s"):
-        make().reset(task())
+        scripted().reset(task())
 
 
-def test_a_screen_that_is_black_for_a_moment_begins_no_episode(make, guest):
-    environment = make()
+def test_a_screen_that_is_black_for_a_moment_begins_no_episode(scripted, guest):
+    environment = scripted()
     environment.prepare()
     looks = iter(["black"] * 5)
     guest.replies["/screenshot"] = lambda: (200, png(colour=next(looks, "red")))
@@ -78,8 +51,8 @@ def test_a_screen_that_is_black_for_a_moment_begins_no_episode(make, guest):
 
 
 @pytest.mark.parametrize("options", [{}, {"provider": "mine:Pods", "os_type": "Windows"}])
-def test_a_desktop_without_such_a_session_is_asked_for_no_screen_saver(make, guest, options):
-    make(**options).reset(task())
+def test_a_desktop_without_such_a_session_is_asked_for_no_screen_saver(scripted, guest, options):
+    scripted(**options).reset(task())
     assert "/setup/execute" not in [path for path, _ in guest.requests]
 
 
@@ -115,8 +88,8 @@ def session(guest, tmp_path):
     return tmp_path
 
 
-def test_a_machine_that_waits_inhibits_its_idle_screen_once(make, session):
-    environment = make(provider="mine:Pods")
+def test_a_machine_that_waits_inhibits_its_idle_screen_once(scripted, session):
+    environment = scripted(provider="mine:Pods")
     environment.prepare()
     assert (session / "display").read_text() == "s off -dpms\n"
     eventually((session / "inhibited").exists)
@@ -125,16 +98,16 @@ def test_a_machine_that_waits_inhibits_its_idle_screen_once(make, session):
     assert (session / "inhibited").read_text() == "--inhibit idle --inhibit-only\n"
 
 
-def test_a_machine_that_locked_while_it_waited_is_unlocked(make, session):
-    environment = make(provider="mine:Pods")
+def test_a_machine_that_locked_while_it_waited_is_unlocked(scripted, session):
+    environment = scripted(provider="mine:Pods")
     environment.prepare()
     (session / "active").write_text("true")
     environment.reset(task())
     assert (session / "active").read_text() == "false"
 
 
-def test_a_machine_that_does_not_unlock_gets_no_episode(make, session):
-    environment = make(provider="mine:Pods")
+def test_a_machine_that_does_not_unlock_gets_no_episode(scripted, session):
+    environment = scripted(provider="mine:Pods")
     environment.prepare()
     for name in ("active", "stays"):
         (session / name).write_text("true")
@@ -142,8 +115,8 @@ def test_a_machine_that_does_not_unlock_gets_no_episode(make, session):
         environment.reset(task())
 
 
-def test_a_first_look_at_a_lock_screen_is_a_fault(make, guest, session):
-    environment = make(provider="mine:Pods")
+def test_a_first_look_at_a_lock_screen_is_a_fault(scripted, guest, session):
+    environment = scripted(provider="mine:Pods")
     environment.prepare()
     guest.replies["/setup/launch"] = lambda: (200, str((session / "active").write_text("true")))
     step = {"type": "launch", "parameters": {"command": ["loginctl", "lock-session"]}}
@@ -151,6 +124,6 @@ def test_a_first_look_at_a_lock_screen_is_a_fault(make, guest, session):
         environment.reset(task(config=[step]))
 
 
-def test_a_session_without_a_screen_saver_is_not_locked(make, session):
+def test_a_session_without_a_screen_saver_is_not_locked(scripted, session):
     (session / "gdbus").write_text("#!/bin/sh\necho 'Error: the name has no owner' >&2\nexit 1\n")
-    assert make(provider="mine:Pods").reset(task()).screenshot == png()
+    assert scripted(provider="mine:Pods").reset(task()).screenshot == png()

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from arpo_verl.desktops.osworld.noted_metrics import noted_metrics
+from arpo_verl.desktops.osworld.evaluation import noted_metrics
 from arpo_verl.types import MetricCall
 
 

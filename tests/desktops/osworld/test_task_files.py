@@ -12,11 +12,11 @@ import time
 from collections import Counter
 
 import pytest
+from support.desktop_harness import eventually
 from support.http_server import Server
 
-from arpo_verl.desktops.osworld import downloads
-from arpo_verl.desktops.osworld.downloads import DownloadStore, downloads_of
-from arpo_verl.desktops.osworld.task_files import TaskFiles
+from arpo_verl.desktops.osworld import task_files
+from arpo_verl.desktops.osworld.task_files import DownloadStore, TaskFiles, downloads_of
 from arpo_verl.errors import DesktopSetupError, TaskError
 from arpo_verl.types import Task
 
@@ -63,7 +63,7 @@ def server():
 
 @pytest.fixture(autouse=True)
 def without_pauses(monkeypatch, tmp_path):
-    monkeypatch.setattr(downloads, "RETRY_S", 0.0)
+    monkeypatch.setattr(task_files, "RETRY_S", 0.0)
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
@@ -136,7 +136,7 @@ def test_a_download_that_was_killed_counts_for_nothing_and_is_fetched_anew(serve
     killed.communicate()
     server.go.set()
     files = TaskFiles(store, "two")
-    assert not os.path.exists(folder), "swept here, if not by what watches over the worker"
+    eventually(lambda: not os.path.exists(folder))  # swept here, or by what watches over the worker
     files.begin(task)
     assert server.requests["/in"] == 2
     assert all((files.folder / "t1" / one.name).read_bytes() == BODY for one in downloads_of(task.spec))
@@ -151,7 +151,7 @@ def test_a_download_that_fails_is_tried_again_and_then_named(server, tmp_path, f
     server.faults["/gold"] = [fault]
     files.begin(task)
     assert server.requests["/gold"] == 2 and (files.folder / "t1" / "gold.txt").read_bytes() == BODY
-    server.faults["/gold"] = [fault] * downloads.ATTEMPTS
+    server.faults["/gold"] = [fault] * task_files.ATTEMPTS
     other = TaskFiles(tmp_path / "other", "two")
     with pytest.raises(DesktopSetupError, match="/gold could not be downloaded.*put the file at"):
         other.begin(task)
@@ -190,7 +190,7 @@ def test_a_folder_without_locks_is_named(server, tmp_path, monkeypatch):
     def refuse(self):
         raise NotImplementedError("FileSystem does not appear to support flock")
 
-    monkeypatch.setattr(downloads.FileLock, "__enter__", refuse)
+    monkeypatch.setattr(task_files.FileLock, "__enter__", refuse)
     files = TaskFiles(tmp_path / "store", "one")
     with pytest.raises(DesktopSetupError, match="set environment.cache_dir"):
         files.begin(task_of(server))

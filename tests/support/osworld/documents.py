@@ -14,7 +14,7 @@ import pptx
 from PIL import Image
 from pptx.util import Cm
 
-from arpo_verl.desktops.osworld.downloads import DownloadStore, downloads_of
+from arpo_verl.desktops.osworld.task_files import DownloadStore, downloads_of
 from arpo_verl.types import Task
 from support import made_files as make
 
