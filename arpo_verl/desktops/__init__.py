@@ -1,4 +1,4 @@
-"""This package defines the interface of a desktop, `desktops/base.py: DesktopEnvironment`: reset, act, evaluate.
+"""The interface of a desktop, `desktops/base.py: DesktopEnvironment`: reset, act, evaluate.
 
 `desktops/factory.py: environment_factory` makes the desktop that the recipe's section `environment` (`config`)
 names. The pool's workers call it, and `threaded` does for `arpo_verl.make_desktop` and `arpo-verl try`. A recipe may

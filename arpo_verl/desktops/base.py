@@ -1,4 +1,4 @@
-"""This module has the one small interface that a rollout uses to work with a desktop."""
+"""The one small interface that a rollout uses to work with a desktop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Self = TypeVar("Self", bound="DesktopEnvironment")
 
 
 class DesktopEnvironment(ABC):
-    """This is a desktop that can be reset to a task, acted on and evaluated. Calls block; it has one user at a time.
+    """A desktop that can be reset to a task, acted on and evaluated. Calls block; it has one user at a time.
 
     Every method may raise a `DesktopError`: throw this desktop away, and start the episode again on a fresh one. `step`
     and `evaluate` may also raise a `DesktopEndedError`: the policy itself ended the desktop, so the episode is over and

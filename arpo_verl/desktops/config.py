@@ -11,7 +11,18 @@ from typing import Annotated, Any
 
 from arpo_verl.desktops.providers import INDEX, OS_TYPES, PROVIDERS, Provider
 from arpo_verl.desktops.vm.config import VmConfig
-from arpo_verl.lib.config import Problems, build_config, check_fields, did_you_mean, number, require, text, truth, whole
+from arpo_verl.lib.config import (
+    Problems,
+    build_config,
+    check_fields,
+    did_you_mean,
+    number,
+    one_of,
+    require,
+    text,
+    truth,
+    whole,
+)
 from arpo_verl.types import Size
 
 EMBEDDED = "embedded"
@@ -43,7 +54,7 @@ _PositiveSeconds = Annotated[float, number(lambda x: x > 0, "more than 0 seconds
 
 @dataclass(frozen=True)
 class EnvironmentConfig:
-    """These options choose the desktops that an agent works on, how many, and how long we wait for them.
+    """Chooses the desktops that an agent works on, how many, and how long we wait for them.
 
     Times are in seconds, sizes in pixels. A time-out is there for calls that hang, not for slow ones: after a time-out
     we throw the desktop away, and the episode starts again on another. With a provider of OSWorld's client, screen,
@@ -57,22 +68,22 @@ class EnvironmentConfig:
     or a function that returns a `DesktopEnvironment`. We call either with this section and the desktop's name."""
     screen_size: Size = Size(640, 480)
     """Width and height of the screen, the pixels of clicks. Checked against the first screenshot."""
-    path_to_vm: str | None = None
+    path_to_vm: Annotated[str | None, text("a name or null")] = None
     """OSWorld: the machine. docker, qemu: the .qcow2 file that all desktops start from (None: the one that `arpo-verl
     fetch-vm` put into the working folder); vmware, virtualbox: a .vmx or .vbox file; azure: RESOURCE_GROUP/VM; aws,
     aliyun, volcengine: a machine's id, or None to allocate machines. We replace `{index}` by the desktop's number, from
     0: only docker's and qemu's desktops may share a machine."""
-    region: str | None = None
+    region: Annotated[str | None, text("a name or null")] = None
     """OSWorld's clouds: where machines are allocated; None takes the region of the provider's own variable
     (`AWS_REGION`, `ALIYUN_REGION`, `VOLCENGINE_REGION`)."""
-    snapshot: str | None = None
+    snapshot: Annotated[str | None, text("a name or null")] = None
     """OSWorld: the snapshot that a machine is reverted to. None is `init_state`; on aws, OSWorld's image for the region
     and screen. docker, aliyun and volcengine ignore it: they start a fresh machine."""
-    os_type: str = "Ubuntu"
+    os_type: Annotated[str, one_of(OS_TYPES)] = "Ubuntu"
     """OSWorld: the machine to fetch, `Ubuntu` or `Windows`."""
-    headless: bool = True
+    headless: Annotated[bool, truth()] = True
     """OSWorld, vmware and virtualbox: whether the machine runs without a window on its host."""
-    proxy: bool = False
+    proxy: Annotated[bool, truth()] = False
     """OSWorld: whether tasks that ask for a proxy get one, from the file that `PROXY_CONFIG_FILE` names."""
     password: str = field(default="", repr=False)
     """OSWorld: the guest user's password, for set-up steps that need sudo; empty takes the client's own default.
@@ -183,17 +194,16 @@ class EnvironmentConfig:
 
     def __post_init__(self) -> None:
         problems = Problems()
-        for check in (self._take_size, self._take_mappings, self._take_vm, self._take_hosts, self._check_fields):
+        for check in (self._take_size, self._take_mappings, self._take_vm, self._take_hosts):
             with problems.gather():
                 check()
+        with problems.gather():
+            check_fields(self, "environment")
         problems.raise_all()
         for check in (self._check_provider, self._check_resources, self._check_waits):
             with problems.gather():
                 check()
         problems.raise_all()
-
-    def _check_fields(self) -> None:
-        check_fields(self, "environment")
 
     def _take_size(self) -> None:
         object.__setattr__(self, "screen_size", _size(self.screen_size))
@@ -240,13 +250,6 @@ class EnvironmentConfig:
             self._check_machine(PROVIDERS[self.provider])
 
     def _check_machine(self, provider: Provider) -> None:
-        for name in ("path_to_vm", "region", "snapshot"):
-            value = getattr(self, name)
-            ok = value is None or (isinstance(value, str) and value != "")
-            require(ok, f"environment.{name}", "a name or null", value)
-        for name in ("headless", "proxy"):
-            require(isinstance(getattr(self, name), bool), f"environment.{name}", "a truth value", getattr(self, name))
-        require(self.os_type in OS_TYPES, "environment.os_type", f"one of {', '.join(OS_TYPES)}", self.os_type)
         if self.path_to_vm is None:
             require(provider.allocates, "environment.path_to_vm", f"given with provider {self.provider}", None)
             remedy = "set it so, or give a machine of yours by environment.path_to_vm"

@@ -1,4 +1,4 @@
-"""This module makes the desktop that a config names."""
+"""Make the desktop that a config names."""
 
 from __future__ import annotations
 

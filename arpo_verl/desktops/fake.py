@@ -1,4 +1,4 @@
-"""This desktop plays a script, without an X server or a process, and fails on command. It is for tests."""
+"""A desktop that plays a script, without an X server or a process, and fails on command. It is for tests."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DEFAULT_SCREEN = Size(640, 480)
 
 @dataclass(frozen=True)
 class FakeScript:
-    """This script says what a fake desktop does. It counts a desktop's calls from 1, by kind: boot, reset, step,
+    """What a fake desktop does. It counts a desktop's calls from 1, by kind: boot, reset, step,
     evaluate and check (whether it is still alive).
 
     A value of `fail`, `end`, `hang` or `die` is a list of call numbers, or `[-1]` for every call.
@@ -79,7 +79,7 @@ class FakeScript:
 
 
 class FakeEnvironment(DesktopEnvironment):
-    """This desktop shows a red square that moves with each hit; the task is to click it `success_clicks` times.
+    """Shows a red square that moves with each hit; the task is to click it `success_clicks` times.
 
     `Fail` scores 1 where the task's evaluator is OSWorld's `infeasible`.
     """
@@ -200,9 +200,6 @@ class FakeEnvironment(DesktopEnvironment):
             raise _ERRORS[kind](f"scripted failure of {kind} call {call} on {self.name}")
 
     def _hang(self) -> NoReturn:
-        deadline = time.monotonic() + 3600
-        while time.monotonic() < deadline:
+        while not self.closed:
             time.sleep(0.05)
-            if self.closed:
-                break
         raise DesktopLostError(f"the fake desktop {self.name} hung until it was closed")

@@ -1,4 +1,4 @@
-"""This module checks that a provider of the OSWorld client can work here, and turns options into the client's.
+"""Check that a provider of the OSWorld client can work here, and turn options into the client's.
 
 The client itself fails late: a missing `vmrun` makes an endless loop, a missing VM file an empty folder that Docker
 boots for ever, a missing variable an error deep in an import. So we check all of that before anything starts.

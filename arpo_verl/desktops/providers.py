@@ -1,4 +1,4 @@
-"""This table lists the OSWorld client's providers, and what each needs."""
+"""The OSWorld client's providers, and what each needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OS_TYPES = ("Ubuntu", "Windows")
 
 @dataclass(frozen=True)
 class Provider:
-    """This is what one provider needs."""
+    """What one provider needs."""
 
     packages: Mapping[str, str] = field(default_factory=dict)
     """A module that it imports -> what to pip install for it."""

@@ -65,6 +65,13 @@ class Host:
         self.machines[name] = Machine(self._size)
         return self.machines[name]
 
+    def run_instance(self, *asked: Any) -> str:
+        """A cloud starts a machine; its name."""
+        self.calls.append(("run_instances", *asked))
+        name = f"i-{len(self.machines)}"
+        self.create(name).start()
+        return name
+
     def close(self) -> None:
         for machine in self.machines.values():
             machine.destroy()
@@ -158,10 +165,7 @@ class Ec2:
         self._region = region
 
     def run_instances(self, **options: Any) -> dict[str, Any]:
-        self._host.calls.append(("run_instances", self._region, options))
-        name = f"i-{len(self._host.machines)}"
-        self._host.create(name).start()
-        return {"Instances": [{"InstanceId": name}]}
+        return {"Instances": [{"InstanceId": self._host.run_instance(self._region, options)}]}
 
     def describe_instances(self, InstanceIds: list[str]) -> dict[str, Any]:  # noqa: N803
         machine = self._host.machines[InstanceIds[0]]
@@ -273,10 +277,7 @@ class Ecs:
         host.calls.append(("client", config.region_id, config.access_key_id))
 
     def run_instances(self, request: Any) -> Any:
-        self._host.calls.append(("run_instances", vars(request)))
-        name = f"i-{len(self._host.machines)}"
-        self._host.create(name).start()
-        return _body(instance_id_sets=SimpleNamespace(instance_id_set=[name]))
+        return _body(instance_id_sets=SimpleNamespace(instance_id_set=[self._host.run_instance(vars(request))]))
 
     def describe_instances(self, request: Any) -> Any:
         machine = self._host.machines[json.loads(request.instance_ids)[0]]
@@ -301,15 +302,9 @@ def aliyun(host: Host) -> dict[str, Module]:
     """The three alibabacloud packages."""
     util = SimpleNamespace(to_jsonstring=json.dumps)
     ecs, openapi, tea = "alibabacloud_ecs20140526", "alibabacloud_tea_openapi", "alibabacloud_tea_util"
-    return {
-        ecs: Module(ecs),
-        f"{ecs}.client": Module(f"{ecs}.client", Client=lambda config: Ecs(host, config)),
-        f"{ecs}.models": Module(f"{ecs}.models"),
-        openapi: Module(openapi),
-        f"{openapi}.models": Module(f"{openapi}.models"),
-        tea: Module(tea),
-        f"{tea}.client": Module(f"{tea}.client", Client=util),
-    }
+    clients = {f"{ecs}.client": lambda config: Ecs(host, config), f"{tea}.client": util}
+    plain = (ecs, f"{ecs}.models", openapi, f"{openapi}.models", tea)
+    return {name: Module(name, Client=client) for name, client in clients.items()} | {n: Module(n) for n in plain}
 
 
 class EcsApi:
@@ -319,10 +314,7 @@ class EcsApi:
         self._host = host
 
     def run_instances(self, request: Any) -> Any:
-        self._host.calls.append(("run_instances", vars(request)))
-        name = f"i-{len(self._host.machines)}"
-        self._host.create(name).start()
-        return SimpleNamespace(instance_ids=[name])
+        return SimpleNamespace(instance_ids=[self._host.run_instance(vars(request))])
 
     def describe_instances(self, request: Any) -> Any:
         machine = self._host.machines[request.instance_ids[0]]

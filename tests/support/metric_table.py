@@ -17,6 +17,10 @@ ASKS_LITTLE = "the rule asks for one thing, which this has; a task pairs it with
 STILL_THERE = "what the rule asks for is in the part that is left"
 
 TORN = {"torn before the end": STILL_THERE}
+FIRST = {"first part": ASKS_LITTLE}
+OF_FILES = "nothing in it, garbage, garbled text, empty, torn in the middle, torn before the end, head".split(", ")
+OF_FILES += ["list", "list behind a comment", "list behind a head"]
+"""Attacks upon each metric of a file."""
 
 P1, P2, P3 = "The first paragraph of it.", "The second one, in the middle.", "And the third, the last."
 PAGES = ("The first page of text.", "Another page.", "The last page, with more words.")
@@ -32,6 +36,12 @@ def sheet(*parts: object, maker: object = make.xlsx, **rule: object) -> Try:
     """compare_table by one rule."""
     both = {} if "sheet_idx" in rule else {"sheet_idx0": "RI0", "sheet_idx1": "EI0"}
     return Try(maker, parts, options={"rules": [{**both, **rule}]})
+
+
+def changed(*fulfilled: str, **change: float) -> Try:
+    """A picture that is changed as the task asks, beside the first one."""
+    maker = make.one_of(partial(make.picture, **change))
+    return Try(maker, (1,), Gold(make.picture(1)), fulfilled=dict.fromkeys(fulfilled, ASKS_LITTLE))
 
 
 def vlc_option(section: str, option: str, value: str, expected: str = "") -> tuple[str, Try]:
@@ -120,22 +130,13 @@ TRIES: dict[str, Try] = {
     "docs.compare_line_spacing": Try(make.docx, (make.paragraph(P1, line_spacing=2.0), P2)),
     "docs.compare_insert_equation": Try(make.docx, (P1, make.equation)),
     "docs.compare_font_names": Try(
-        make.docx,
-        (make.run(P1, name="Arial"), make.run(P2, name="Arial")),
-        rules(font_name="Arial"),
-        fulfilled={"first part": ASKS_LITTLE},
+        make.docx, (make.run(P1, name="Arial"), make.run(P2, name="Arial")), rules(font_name="Arial"), fulfilled=FIRST
     ),
     "docs.compare_subscript_contains": Try(make.docx, (make.run("2", subscript=True), P2)),
     "docs.has_page_numbers_in_footers": Try(
-        make.docx,
-        (make.footer, P1),
-        NONE,
-        fulfilled={"first part": ASKS_LITTLE},
-        more={"no section": (P1, make.no_section)},
+        make.docx, (make.footer, P1), NONE, fulfilled=FIRST, more={"no section": (P1, make.no_section)}
     ),
-    "docs.is_first_line_centered": Try(
-        make.docx, (make.paragraph(P1, alignment=1), P2), NONE, fulfilled={"first part": ASKS_LITTLE}
-    ),
+    "docs.is_first_line_centered": Try(make.docx, (make.paragraph(P1, alignment=1), P2), NONE, fulfilled=FIRST),
     "docs.check_tabstops": Try(
         make.docx, (make.tab_stop, make.tab_stop), options={"word_number_split_by_tabstop": 1, "index": 0}
     ),
@@ -228,31 +229,15 @@ TRIES: dict[str, Try] = {
         make.one_of(make.indexed), (1,), as_list=True, more={"other colours": (1, True)}
     ),
     "gimp.check_file_exists": Try(make.last_of, ("/",), "etc/hostname"),
-    "gimp.increase_saturation": Try(
-        make.one_of(partial(make.picture, Color=0.3)),
-        (1,),
-        Gold(make.picture(1)),
-        fulfilled=dict.fromkeys(("nothing in it", "another"), ASKS_LITTLE),
-    ),
-    "gimp.decrease_brightness": Try(
-        make.one_of(partial(make.picture, Brightness=1.4)),
-        (1,),
-        Gold(make.picture(1)),
-        fulfilled={"nothing in it": ASKS_LITTLE},
-    ),
-    "gimp.check_brightness_decrease_and_structure_sim": Try(
-        make.one_of(partial(make.picture, Brightness=0.7)), (1,), Gold(make.picture(1))
-    ),
-    "gimp.check_saturation_increase_and_structure_sim": Try(
-        make.one_of(partial(make.picture, Color=1.05)), (1,), Gold(make.picture(1))
-    ),
+    "gimp.increase_saturation": changed("nothing in it", "another", Color=0.3),
+    "gimp.decrease_brightness": changed("nothing in it", Brightness=1.4),
+    "gimp.check_brightness_decrease_and_structure_sim": changed(Brightness=0.7),
+    "gimp.check_saturation_increase_and_structure_sim": changed(Color=1.05),
     "gimp.check_file_exists_and_structure_sim": Try(make.one_of(make.picture), (1,)),
     "gimp.check_triangle_position": Try(make.one_of(make.shape), ((20, 20, 40, 40),), NONE),
     "gimp.check_structure_sim": Try(make.one_of(make.picture), (1,)),
     "gimp.check_structure_sim_resized": Try(make.one_of(make.picture), (1,)),
-    "gimp.check_contrast_increase_and_structure_sim": Try(
-        make.one_of(partial(make.picture, Contrast=1.3)), (1,), Gold(make.picture(1))
-    ),
+    "gimp.check_contrast_increase_and_structure_sim": changed(Contrast=1.3),
     "gimp.check_config_status": Try(
         make.lines,
         ("# GIMP", '(theme "Dark")', '(layout "x")'),
@@ -272,12 +257,7 @@ TRIES: dict[str, Try] = {
         ((20, 20, 40, 40),),
         Gold(make.shape((20, 20, 40, 40), colour="black")),
     ),
-    "gimp.check_sharper": Try(
-        make.one_of(partial(make.picture, Sharpness=4.0, Contrast=1.3)),
-        (1,),
-        Gold(make.picture(1)),
-        fulfilled={"another": ASKS_LITTLE},
-    ),
+    "gimp.check_sharper": changed("another", Sharpness=4.0, Contrast=1.3),
     "gimp.check_image_file_size": Try(
         make.one_of(partial(make.picture, form="JPEG")),
         (1,),
@@ -305,7 +285,7 @@ TRIES: dict[str, Try] = {
         make.registry, (("/org.openoffice.Office.Impress/Misc/Start", "EnablePresenterScreen", "false"),), NONE
     ),
     "slides.check_image_stretch_and_center": Try(make.pptx, (make.stretched,), Gold(make.pptx(make.small))),
-    "slides.check_slide_numbers_color": Try(make.red_numbers, ("1", "2"), NONE, fulfilled={"first part": ASKS_LITTLE}),
+    "slides.check_slide_numbers_color": Try(make.red_numbers, ("1", "2"), NONE, fulfilled=FIRST),
     "slides.compare_pptx_files": Try(make.pptx, ("one", "two"), options={"enable_debug": False}),
     "slides.compare_pptx_files any number": Try(
         make.pptx, ("one", "two"), options={"enable_debug": False, "examine_number_of_slides": False}
@@ -321,16 +301,14 @@ TRIES: dict[str, Try] = {
         ("one", "two"),
         NONE,
         ".pptx",
-        fulfilled={"first part": ASKS_LITTLE},
+        fulfilled=FIRST,
     ),
     "slides.evaluate_presentation_fill_to_rgb_distance": Try(
-        make.pptx, (make.filled, make.filled), rules(rgb=[0, 0, 255]), fulfilled={"first part": ASKS_LITTLE}
+        make.pptx, (make.filled, make.filled), rules(rgb=[0, 0, 255]), fulfilled=FIRST
     ),
     "slides.check_left_panel": Try(make.tree, ("Slides View",), NONE),
     "slides.check_transition": Try(make.pptx, ("one", make.DISSOLVE), rules(slide_idx=1, transition_type="dissolve")),
-    "slides.check_page_number_colors": Try(
-        make.red_numbers, ("1", "2"), rules(color="red"), fulfilled={"first part": ASKS_LITTLE}
-    ),
+    "slides.check_page_number_colors": Try(make.red_numbers, ("1", "2"), rules(color="red"), fulfilled=FIRST),
     "slides.check_auto_saving_time": Try(
         make.registry,
         (("/org.openoffice.Office.Common/Save/Document", "AutoSaveTimeIntervall", "3"),),
@@ -377,21 +355,7 @@ TRIES: dict[str, Try] = {
         ('user_pref("a", true);',),
         rules(unexpect={"b": {"method": "eq", "ref": 2}}),
         ".js",
-        fulfilled=dict.fromkeys(
-            (
-                "nothing in it",
-                "garbage",
-                "garbled text",
-                "empty",
-                "torn in the middle",
-                "torn before the end",
-                "head",
-                "list",
-                "list behind a comment",
-                "list behind a head",
-            ),
-            ABSENT,
-        ),
+        fulfilled=dict.fromkeys(OF_FILES, ABSENT),
     ),
     "thunderbird.check_thunderbird_filter": Try(
         make.lines,
