@@ -167,7 +167,7 @@ class VirtualRun:
         actor._hosts._clock = actor._metrics._clock = loop.time
         actor._metrics._clear()
         self.pool = DesktopPool(self.environment, Handle(actor))  # type: ignore[arg-type]
-        while (await self.pool.status_async())["desktops_idle"] < self.setting.desktops:
+        while (await self.pool._actor.status.remote())["desktops_idle"] < self.setting.desktops:
             await asyncio.sleep(BOOT_POLL_S)
         try:
             return await (self._sync(loop) if self.setting.mode == "sync" else self._stream(loop))
@@ -177,11 +177,11 @@ class VirtualRun:
     async def _sync(self, loop: VirtualLoop) -> dict[str, Any]:
         spent, shares = [], []
         for step in range(1, self.setting.measured.stop):
-            await self.pool.metrics_async()
+            await self.pool._actor.metrics.remote()
             began = loop.time()
             await asyncio.gather(*map(self.session, self.setting.sessions(step)))
             spent.append(loop.time() - began)
-            shares.append((await self.pool.metrics_async())["environment/busy_share"])
+            shares.append((await self.pool._actor.metrics.remote())["environment/busy_share"])
             await asyncio.sleep(TRAIN_S)
         before = len(spent) - self.setting.steps
         return {"step_s": spent[before:], "in_episode": mean(shares[before:]), "lost": self.lost}
@@ -207,7 +207,7 @@ class VirtualRun:
             for _ in range(setting.tasks):
                 await done.acquire()
             ends.append(loop.time())
-            busy = (await self.pool.metrics_async())["environment/busy_share"]
+            busy = (await self.pool._actor.metrics.remote())["environment/busy_share"]
             if len(ends) == before:
                 booted_s = self._booted_s
             elif len(ends) > before:

@@ -206,7 +206,13 @@ class EnvironmentConfig:
         problems.raise_all()
 
     def _take_size(self) -> None:
-        object.__setattr__(self, "screen_size", _size(self.screen_size))
+        value: Any = self.screen_size  # a list, as YAML gives it
+        ok = isinstance(value, (list, tuple)) and len(value) == 2 and all(isinstance(v, int) for v in value)
+        require(ok, "environment.screen_size", "[width, height] in pixels", value)
+        size = Size(*value)
+        inside = 200 <= size.width <= 7680 and 150 <= size.height <= 4320
+        require(inside, "environment.screen_size", "between [200, 150] and [7680, 4320]", list(size))
+        object.__setattr__(self, "screen_size", size)
 
     def _take_mappings(self) -> None:
         for name in ("provider_options", "worker_resources"):
@@ -298,13 +304,3 @@ def _are_networks(value: Any) -> bool:
         return isinstance(value, (list, tuple)) and all(ipaddress.IPv4Network(network) for network in value)
     except ValueError:
         return False
-
-
-def _size(value: Any) -> Size:
-    """Read a screen size from `[width, height]`, as YAML gives it."""
-    ok = isinstance(value, (list, tuple)) and len(value) == 2 and all(isinstance(v, int) for v in value)
-    require(ok, "environment.screen_size", "[width, height] in pixels", value)
-    size = Size(*value)
-    inside = 200 <= size.width <= 7680 and 150 <= size.height <= 4320
-    require(inside, "environment.screen_size", "between [200, 150] and [7680, 4320]", list(size))
-    return size

@@ -14,9 +14,10 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import threading
 from collections.abc import Iterator
 from typing import Any
+
+from arpo_verl.desktops.osworld.calls import log
 
 MARK = "apart"
 PATHS = frozenset({"/execute", "/setup/execute"})
@@ -47,26 +48,19 @@ _VARIABLE = re.compile(r"[a-z_]+=")
 """A variable of the command's own: variables that programs read are in capitals."""
 
 
-class _State(threading.local):
-    evaluates = False
-
-
-_state = _State()
-
-
 @contextlib.contextmanager
 def commands_apart() -> Iterator[None]:
     """Mark the commands that this thread's client sends to a guest in this block, after the policy has worked there."""
-    _state.evaluates = True
+    log.evaluates = True
     try:
         yield
     finally:
-        _state.evaluates = False
+        log.evaluates = False
 
 
 def marked(path: str, body: dict[str, Any]) -> dict[str, Any]:
     """Return a request's `json` and `data` of `requests`, with the mark if its command runs apart."""
-    if not _state.evaluates or path not in PATHS:
+    if not log.evaluates or path not in PATHS:
         return body
     try:
         asked = body["json"] if body.get("data") is None else json.loads(body["data"])

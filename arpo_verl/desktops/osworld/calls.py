@@ -36,10 +36,12 @@ class ClientLog(threading.local):
         self.numbers = itertools.count(1)
         self.call = Call(0, "")
         """The call that the thread is in."""
+        self.evaluates = False
+        """Whether it evaluates, after the policy has worked on the desktop."""
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything but the count of calls."""
+        """Forget what was noted, but not the count of calls."""
         self.exchanges: list[Exchange] = []
         """Requests to the guest, by `guest_http`."""
         self.received = 0

@@ -25,7 +25,7 @@ from arpo_verl.desktops.osworld.bundles import BundleSteps, is_bundle
 from arpo_verl.desktops.osworld.calls import count_calls, counted, log
 from arpo_verl.desktops.osworld.guest_http import GuestHttp, ask, told_by_guest, unanswered
 from arpo_verl.desktops.osworld.lean_imports import deferred_imports
-from arpo_verl.desktops.osworld.pages import NotedPlaywright, failed_calls, note_pages
+from arpo_verl.desktops.osworld.pages import failed_calls, note_pages, noted_playwright
 from arpo_verl.desktops.osworld.provider_patches import adapt_module, adapt_provider
 from arpo_verl.errors import DesktopBootError, DesktopSetupError, MissingDependencyError
 
@@ -200,17 +200,8 @@ class Client(desktop_env_module.DesktopEnv):
         self.controller = Controller(vm_ip=self.vm_ip, server_port=self.server_port)
         self.controller.retry_times = self._config.guest_attempts
         self.controller.retry_interval = self._config.guest_retry_s
-        made = self.setup_controller
-        self.setup_controller = TaskSetup(
-            vm_ip=made.vm_ip,
-            server_port=made.server_port,
-            chromium_port=made.chromium_port,
-            vlc_port=made.vlc_port,
-            cache_dir=made.cache_dir,
-            client_password=made.client_password,
-            screen_width=made.screen_width,
-            screen_height=made.screen_height,
-        )
+        made, self.setup_controller = self.setup_controller, object.__new__(TaskSetup)
+        vars(self.setup_controller).update(vars(made))
         self.setup_controller.boot_timeout_s = self._config.boot_timeout_s
         self.setup_controller.provider = self.provider
 
@@ -257,7 +248,7 @@ def _install() -> None:
         if getattr(module, "requests", None) is requests:
             vars(module)["requests"] = http
         if hasattr(module, "sync_playwright"):
-            vars(module)["sync_playwright"] = NotedPlaywright
+            vars(module)["sync_playwright"] = noted_playwright
         # Its getters print every reply of the guest.
         if getattr(module, "print", builtins.print) is builtins.print:
             vars(module)["print"] = _debug

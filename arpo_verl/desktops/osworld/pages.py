@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -60,40 +60,25 @@ def note_pages() -> None:
         setattr(owner, name, _noted(getattr(owner, name), kind))
 
 
-class NotedPlaywright:
+@contextlib.contextmanager
+def noted_playwright() -> Iterator[Any]:
     """Stands for `sync_playwright`, and notes a driver that does not start."""
+    from playwright.sync_api import sync_playwright
 
-    def __init__(self) -> None:
-        from playwright.sync_api import sync_playwright
+    with contextlib.ExitStack() as stack:
+        yield _noted(stack.enter_context, DRIVER)(sync_playwright())
 
-        self._manager: Any = sync_playwright()
 
-    def __enter__(self) -> Any:
+def _noted(function: Callable[..., Any], kind: str) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        target = next((one for one in (*args, options.get("url")) if isinstance(one, str)), "")
         try:
-            started = self._manager.__enter__()
+            result = function(*args, **options)
         except Exception as error:
-            log.page_calls.append(PageCall(DRIVER, error=_words(error)))
+            log.page_calls.append(PageCall(kind, target, f"{type(error).__name__}: {error}"[:500]))
             raise
-        log.page_calls.append(PageCall(DRIVER))
-        return started
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._manager.__exit__(kind, error, at)
-
-
-def _noted(method: Callable[..., Any], kind: str) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def call(self: Any, url: str, *args: Any, **options: Any) -> Any:
-        try:
-            result = method(self, url, *args, **options)
-        except Exception as error:
-            log.page_calls.append(PageCall(kind, url, _words(error)))
-            raise
-        log.page_calls.append(PageCall(kind, url))
+        log.page_calls.append(PageCall(kind, target))
         return result
 
     return call
-
-
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:500]

@@ -49,8 +49,20 @@ def adapt_module(name: str) -> None:
 
 def adapt_provider(provider: Any, config: EnvironmentConfig, desktop_id: str) -> None:
     """Adapt this provider object, before the client starts a machine with it."""
-    if config.provider == "docker":
-        _adapt_docker(provider, config, desktop_id)
+    if config.provider != "docker":
+        return
+    from desktop_env.providers.docker import provider as module
+
+    from arpo_verl.desktops.osworld import docker_containers
+
+    docker_containers.guard_this_process()
+    provider.client.close()
+    provider.client = docker_containers.DesktopDocker.of_desktop(desktop_id, config.provider_options)
+    docker_containers.pull_if_missing(provider.client, config.provider_options.get("image", docker_containers.IMAGE))
+    # A host's desktops take turns under one lock, and a boot without KVM takes longer than the client's own time-out.
+    module.LOCK_TIMEOUT = config.boot_timeout_s
+    module.WAIT_TIME = 0  # its pause after removing a container: not needed, the next start looks at the ports again
+    provider._wait_for_vm_ready = functools.partial(docker_containers.await_guest, provider, config.boot_timeout_s)
 
 
 def why_gone(provider: Any, config: EnvironmentConfig) -> str:
@@ -100,18 +112,3 @@ def remove_leftovers(config: EnvironmentConfig, desktop_id: str) -> None:
 def _run_and_wait(command: list[str], return_output: bool = False) -> str | None:
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     return done.stdout.strip() if return_output else None
-
-
-def _adapt_docker(provider: Any, config: EnvironmentConfig, desktop_id: str) -> None:
-    from desktop_env.providers.docker import provider as module
-
-    from arpo_verl.desktops.osworld import docker_containers
-
-    docker_containers.guard_this_process()
-    provider.client.close()
-    provider.client = docker_containers.DesktopDocker.of_desktop(desktop_id, config.provider_options)
-    docker_containers.pull_if_missing(provider.client, config.provider_options.get("image", docker_containers.IMAGE))
-    # A host's desktops take turns under one lock, and a boot without KVM takes longer than the client's own time-out.
-    module.LOCK_TIMEOUT = config.boot_timeout_s
-    module.WAIT_TIME = 0  # its pause after removing a container: not needed, the next start looks at the ports again
-    provider._wait_for_vm_ready = functools.partial(docker_containers.await_guest, provider, config.boot_timeout_s)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ast
 import errno
-import os
+import subprocess
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
@@ -60,7 +61,7 @@ def classify(error: BaseException) -> Swallowed | None:
             kind, name, file = "package", (one.name or "").partition(".")[0], _importer_of(one)
         elif isinstance(one, OSError) and one.errno in _HOST_ERRORS:
             kind = _HOST_ERRORS[one.errno]
-        elif isinstance(one, (FileNotFoundError, PermissionError)) and _files_of(one)[-1:] == ["subprocess.py"]:
+        elif isinstance(one, (FileNotFoundError, PermissionError)) and _files_of(one)[-1:] == [subprocess.__file__]:
             kind, name = "program", str(one.filename)
         elif type(one).__name__ in _PROGRAM_ERRORS:
             kind, name = "program", type(one).__name__
@@ -88,21 +89,13 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         following = following.__cause__ or following.__context__
 
 
-def _frames(error: BaseException) -> list[str]:
-    files, traceback = [], error.__traceback__
-    while traceback is not None:
-        files.append(traceback.tb_frame.f_code.co_filename)
-        traceback = traceback.tb_next
-    return files
-
-
 def _files_of(error: BaseException) -> list[str]:
-    return [os.path.basename(file) for file in _frames(error)]
+    return [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 
 def _importer_of(error: BaseException) -> str:
     """Return the innermost file that is not part of the import system."""
-    files = [file for file in _frames(error) if not file.startswith("<frozen importlib") and "importlib" not in file]
+    files = [file for file in _files_of(error) if not file.startswith("<frozen importlib") and "importlib" not in file]
     return files[-1] if files else ""
 
 

@@ -14,7 +14,7 @@ import ray
 from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.desktops.pool.hosts import Hosts
 from arpo_verl.desktops.pool.lease_queue import BootedDesktop, LeaseQueue
-from arpo_verl.desktops.pool.metrics import DesktopState, LeaseReport, PoolMetrics
+from arpo_verl.desktops.pool.metrics import IDLE, DesktopState, LeaseReport, PoolMetrics
 from arpo_verl.desktops.pool.worker import CallResult
 from arpo_verl.desktops.pool.workers import Worker, Workers, bounded
 from arpo_verl.errors import ConfigError, DesktopBootError, DesktopLostError, HostLostError
@@ -172,7 +172,7 @@ class DesktopKeeper:
                 if not await self._is_ready(desktop):
                     logger.warning("%s died while nobody used it", desktop.name)
                     if worker in self._workers.running:
-                        self._metrics.died_idle()
+                        self._metrics.count(f"faults/{IDLE}")
                     else:
                         self._metrics.fault(HostLostError)
                     return LeaseReport(DesktopLostError)

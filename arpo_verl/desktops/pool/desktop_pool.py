@@ -113,19 +113,9 @@ class DesktopPool:
         status: dict[str, int] = ray.get(self._actor.status.remote(), timeout=METRICS_TIMEOUT_S)
         return status
 
-    async def status_async(self) -> dict[str, int]:
-        """Return `status`, for an event loop."""
-        status: dict[str, int] = await self._actor.status.remote()
-        return status
-
     def metrics(self) -> dict[str, float]:
-        """Return the counters since the last call, `environment/...`. Blocks; in a coroutine use `metrics_async`."""
+        """Return the counters since the last call, `environment/...`. Blocks."""
         metrics: dict[str, float] = ray.get(self._actor.metrics.remote(), timeout=METRICS_TIMEOUT_S)
-        return metrics
-
-    async def metrics_async(self) -> dict[str, float]:
-        """Return `metrics`, for an event loop."""
-        metrics: dict[str, float] = await self._actor.metrics.remote()
         return metrics
 
     def close(self) -> None:

@@ -55,37 +55,33 @@ class Hosts:
 
     def may_use(self, node_id: str) -> bool:
         """Return whether a boot or a lease may begin there now."""
-        host = self._hosts.get(node_id)
-        return host is None or not host.is_dropped or (not host.is_asked and self._clock() >= host.ask_at)
+        host = self._known(node_id)
+        return not host.is_dropped or (not host.is_asked and self._clock() >= host.ask_at)
 
     def ask(self, node_id: str) -> bool:
         """Note that a boot or a lease begins; return whether it asks a dropped host, so that `answered` must follow."""
-        host = self._hosts.get(node_id)
-        if host is None or not host.is_dropped:
-            return False
-        host.is_asked = True
-        return True
+        host = self._known(node_id)
+        if host.is_dropped:
+            host.is_asked = True
+        return host.is_dropped
 
     def answered(self, node_id: str) -> None:
         """Note the end of a boot or a lease that asked a dropped host."""
-        host = self._hosts.get(node_id)
-        if host is not None:
-            host.is_asked, host.ask_at = False, self._clock() + ASK_INTERVAL_S
+        host = self._known(node_id)
+        host.is_asked, host.ask_at = False, self._clock() + ASK_INTERVAL_S
 
     def set_ups(self, node_id: str) -> int:
         """Return how many tasks have been set up there."""
-        host = self._hosts.get(node_id)
-        return 0 if host is None else host.set_ups
+        return self._known(node_id).set_ups
 
     # --- How it ended ---------------------------------------------------------------------------------------------
 
     def booted(self, node_id: str) -> None:
         """Note a boot: the desktop may be leased at once."""
-        host = self._hosts.get(node_id)
-        if host is not None:
-            host.failures = [task_id for task_id in host.failures if task_id]
-            host.is_misconfigured, host.ask_at = False, -math.inf
-            self._drop(host, host.is_dropped and bool(host.failures))
+        host = self._known(node_id)
+        host.failures = [task_id for task_id in host.failures if task_id]
+        host.is_misconfigured, host.ask_at = False, -math.inf
+        self._drop(host, host.is_dropped and bool(host.failures))
 
     def set_up(self, node_id: str, name: str, task_id: str) -> None:
         """Note that a task was set up, so the host works, and the task too."""
@@ -119,18 +115,17 @@ class Hosts:
     # --- What it looks like ---------------------------------------------------------------------------------------
 
     def is_dropped(self, node_id: str) -> bool:
-        host = self._hosts.get(node_id)
-        return host is not None and host.is_dropped
+        return self._known(node_id).is_dropped
 
     def boots_none(self, node_id: str) -> bool:
         """Return whether it is dropped for its boots: then its desktops may move to a host with room."""
-        host = self._hosts.get(node_id)
-        return host is not None and host.is_dropped and "" in host.failures
+        host = self._known(node_id)
+        return host.is_dropped and "" in host.failures
 
     def all_misconfigured(self, node_ids: Iterable[str]) -> bool:
         """Return whether the set-up of all of these hosts forbids desktops."""
-        hosts = [self._hosts.get(node_id) for node_id in node_ids]
-        return bool(hosts) and all(host is not None and host.is_misconfigured for host in hosts)
+        misconfigured = [self._known(node_id).is_misconfigured for node_id in node_ids]
+        return bool(misconfigured) and all(misconfigured)
 
     def forget_all_but(self, node_ids: Iterable[str]) -> None:
         """Forget hosts that are gone."""
@@ -143,6 +138,10 @@ class Hosts:
         return {host.name: host.last for host in self._hosts.values() if host.is_dropped}
 
     # --------------------------------------------------------------------------------------------------------------
+
+    def _known(self, node_id: str) -> _Host:
+        """Return the host; without a failure or a set-up it is one that nobody keeps."""
+        return self._hosts.get(node_id) or _Host("")
 
     def _host(self, node_id: str, name: str) -> _Host:
         return self._hosts.setdefault(node_id, _Host(name))

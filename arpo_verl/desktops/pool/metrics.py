@@ -32,14 +32,7 @@ FAULT_KINDS: Mapping[str, type[DesktopError]] = {
 }
 _KIND_OF: Mapping[Fault, str] = {error: kind for kind, error in FAULT_KINDS.items()}
 # Each class stands before its base classes.
-_FAULTS: tuple[Fault, ...] = (
-    HostLostError,
-    DesktopUnclearError,
-    *_KIND_OF,
-    DesktopError,
-    DesktopEndedError,
-    ConfigError,
-)
+_FAULTS: tuple[Fault, ...] = (*reversed(_KIND_OF), DesktopError, DesktopEndedError, ConfigError)
 SET_UP_FAULTS = (DesktopBootError, DesktopSetupError, DesktopLostError)
 """Faults of a set-up that its host may have caused."""
 IDLE = "idle"
@@ -112,10 +105,6 @@ class PoolMetrics:
         """Count a fault by its kind; one of unknown kind counts as `lost`."""
         is_end = fault is DesktopEndedError
         self.count("ended_desktops" if is_end else f"faults/{_KIND_OF.get(fault, 'lost')}")
-
-    def died_idle(self) -> None:
-        """Count a desktop that died while nobody used it."""
-        self.count(f"faults/{IDLE}")
 
     def count(self, name: str) -> None:
         """Count one more of `COUNTS`, or of a kind of faults."""

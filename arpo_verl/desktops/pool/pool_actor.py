@@ -41,7 +41,10 @@ GAUGES = ("nodes", "hosts_dropped")
 
 
 class PoolActor:
-    """An asyncio actor that puts the pool's parts together: all its state belongs to one event loop."""
+    """An asyncio actor that puts the pool's parts together: all its state belongs to one event loop.
+
+    `DesktopPool` and `LeaseQueue` say what the methods of the same names do.
+    """
 
     def __init__(self, config: EnvironmentConfig):
         self._config = config
@@ -50,16 +53,16 @@ class PoolActor:
         self._queue = LeaseQueue(self._metrics, self._hosts)
         self._workers: Workers | None = None
         self._keeper: DesktopKeeper | None = None
-        self._loops = _Loops(partial(self._metrics.count, "loop_restarts"), self._tell_all)
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, config: EnvironmentConfig) -> str:
         """Boot desktops before the first lease; return why `config` does not fit this pool, or ''."""
         if self._workers is None:
             self._workers = Workers(self._config, self._queue.host_lost, self._hosts)
-            self._loops.start("start", partial(self._open, self._workers))
+            self._start_loop("start", partial(self._open, self._workers))
             if self._config.status_file is not None:
                 path, read = Path(self._config.status_file), partial(self._document, self._workers)
-                self._loops.start("status file", partial(keep_status_file, path, read))
+                self._start_loop("status file", partial(keep_status_file, path, read))
         if config != self._config:
             names = [f.name for f in fields(config) if getattr(config, f.name) != getattr(self._config, f.name)]
             # Names only, since a value may be a password.
@@ -67,19 +70,15 @@ class PoolActor:
         return ""
 
     async def acquire(self, lease_id: str, task_id: str, avoid: Collection[str], batch: int) -> Grant:
-        """Wait in turn for a clean desktop, preferably not on a node of `avoid`."""
         return await self._queue.acquire(lease_id, task_id, avoid, batch)
 
     async def was_set_up(self, lease_id: str) -> None:
-        """Note that the lease's task is set up, so its host works."""
         self._queue.was_set_up(lease_id)
 
     async def release(self, lease_id: str, report: LeaseReport) -> bool:
-        """End a lease, or leave the queue; return whether it was an attempt of its session."""
         return self._queue.release(lease_id, report)
 
     async def report_drop(self, task_id: str) -> None:
-        """Count a session that was given up, for any reason."""
         logger.warning("a session of task %s was dropped, without a score", task_id)
         self._metrics.count("dropped_sessions")
 
@@ -89,18 +88,13 @@ class PoolActor:
             self._queue.refuse(ConfigError(message))
 
     async def refusal(self) -> str:
-        """Return why the run cannot go on, or ''."""
         return self._queue.refusal
 
     async def status(self) -> dict[str, int]:
         """Return the numbers of desktops in each state, waiting rollouts, nodes, and dropped nodes, now."""
         workers = [] if self._workers is None else self._workers.running
         nodes = {worker.node_id for worker in workers if worker.has_started}
-        return {
-            **self._metrics.now,
-            "nodes": len(nodes),
-            "hosts_dropped": len(self._hosts.dropped),
-        }
+        return {**self._metrics.now, "nodes": len(nodes), "hosts_dropped": len(self._hosts.dropped)}
 
     async def metrics(self) -> dict[str, float]:
         """Return the counters since the last call, and `GAUGES` as they are now."""
@@ -111,7 +105,8 @@ class PoolActor:
     async def close(self) -> None:
         """Close every desktop. The pool serves nobody afterwards."""
         self._queue.refuse(DesktopBootError("the desktop pool is closed"))
-        self._loops.stop()
+        for task in self._tasks:
+            task.cancel()
         if self._workers is not None:
             await self._workers.close()
 
@@ -133,10 +128,10 @@ class PoolActor:
         if self._keeper is None:
             self._keeper = keeper = DesktopKeeper(self._config, workers, self._queue, self._metrics, self._hosts)
             for slot in range(self._config.num_desktops):
-                self._loops.start(f"desktop {slot}", partial(keeper.keep, slot))
-            self._loops.start("placement", workers.run)
-            self._loops.start("watch over workers", partial(self._watch, workers))
-            self._loops.start("watch for outages", partial(self._watch_for_outages, workers, keeper))
+                self._start_loop(f"desktop {slot}", partial(keeper.keep, slot))
+            self._start_loop("placement", workers.run)
+            self._start_loop("watch over workers", partial(self._watch, workers))
+            self._start_loop("watch for outages", partial(self._watch_for_outages, workers, keeper))
 
     async def _watch(self, workers: Workers) -> None:
         """Replace workers that hang, and end leases that their holders have not used for long."""
@@ -188,30 +183,13 @@ class PoolActor:
                 self._metrics.count("leases_reclaimed")
                 self._queue.take_back(lease_id, DesktopLostError)
 
+    # --- Loops ---------------------------------------------------------------------------------------------------
 
-class _Loops:
-    """Runs loops, each in its own task, and restarts a loop that raised.
-
-    Args:
-        on_restart: called at each restart.
-        on_hopeless: called with a message at each failure of a loop that has failed `HOPELESS` times in a row.
-    """
-
-    def __init__(self, on_restart: Callable[[], None], on_hopeless: Callable[[str], None]):
-        self._on_restart = on_restart
-        self._on_hopeless = on_hopeless
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def start(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
-        """Run `loop` until it returns."""
+    def _start_loop(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
+        """Run `loop` in a task of its own until it returns, and again if it raises."""
         task = asyncio.create_task(self._keep(name, loop))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def stop(self) -> None:
-        """Cancel all of them."""
-        for task in self._tasks:
-            task.cancel()
 
     async def _keep(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
         failures = 0
@@ -223,9 +201,9 @@ class _Loops:
                 failures = 1 if time.monotonic() - began > SOUND_S else failures + 1
                 logger.exception("the desktop pool's %s failed (%d times in a row) and starts again", name, failures)
                 if failures >= HOPELESS:
-                    self._on_hopeless(
+                    self._tell_all(
                         f"the desktop pool's {name} has failed {failures} times in a row; this is a bug, or Ray is "
                         f"broken: {type(error).__name__}: {error}"
                     )
-            self._on_restart()
+            self._metrics.count("loop_restarts")
             await asyncio.sleep(min(PAUSE_FIRST_S * 2 ** min(failures - 1, 8), PAUSE_MAX_S))

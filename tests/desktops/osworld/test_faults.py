@@ -379,7 +379,7 @@ def test_playwright_itself_tells_what_it_was_asked_and_that_nobody_listens():
     from arpo_verl.desktops.osworld import client  # noqa: F401  it has the names replaced
 
     log.clear()
-    with _closed() as nobody, pages.NotedPlaywright() as playwright, pytest.raises(Exception, match="ECONNREFUSED"):
+    with _closed() as nobody, pages.noted_playwright() as playwright, pytest.raises(Exception, match="ECONNREFUSED"):
         playwright.chromium.connect_over_cdp(f"http://127.0.0.1:{nobody.getsockname()[1]}")
     driver, connect = log.page_calls
     assert (driver.kind, driver.error) == (pages.DRIVER, "") and connect.browser_is_closed

@@ -100,7 +100,7 @@ async def play(pool, task=TASK, actions=(INSIDE, Finish())):  # noqa: B008
 
 
 async def says(pool, name, number):
-    return (await pool.status_async())[name] == number
+    return (await asyncio.to_thread(pool.status))[name] == number
 
 
 async def all_serve(pool):
@@ -206,7 +206,7 @@ def test_episodes_beyond_the_desktops_wait_in_turn_and_are_counted(pool):
             tasks.append(asyncio.create_task(one(number)))
             # Turns count from when a call has reached the pool.
             await until(lambda: says(pool, "rollouts_waiting", len(tasks)), PATIENCE_S)
-        assert (await pool.status_async())["desktops_busy"] == SIZE
+        assert (await asyncio.to_thread(pool.status))["desktops_busy"] == SIZE
         last.set()
         await asyncio.gather(*tasks)
         free.set()
@@ -370,7 +370,7 @@ def test_hangs_and_idle_holders_cost_the_desktop_after_their_time(hurried_pool):
             await desktop.reset(TASK)
             while True:  # being looked after does not count as use
                 await asyncio.sleep(1)
-                if (await hurried_pool.status_async())["desktops_busy"] == 0:
+                if (await asyncio.to_thread(hurried_pool.status))["desktops_busy"] == 0:
                     await desktop.step(INSIDE)
 
     async def run():
