@@ -201,7 +201,7 @@ class Client(desktop_env_module.DesktopEnv):
         self.controller.retry_times = self._config.guest_attempts
         self.controller.retry_interval = self._config.guest_retry_s
         made, self.setup_controller = self.setup_controller, object.__new__(TaskSetup)
-        vars(self.setup_controller).update(vars(made))
+        self.setup_controller.__dict__.update(made.__dict__)
         self.setup_controller.boot_timeout_s = self._config.boot_timeout_s
         self.setup_controller.provider = self.provider
 

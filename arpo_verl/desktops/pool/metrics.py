@@ -32,7 +32,7 @@ FAULT_KINDS: Mapping[str, type[DesktopError]] = {
 }
 _KIND_OF: Mapping[Fault, str] = {error: kind for kind, error in FAULT_KINDS.items()}
 # Each class stands before its base classes.
-_FAULTS: tuple[Fault, ...] = (*reversed(_KIND_OF), DesktopError, DesktopEndedError, ConfigError)
+_FAULTS: tuple[Fault, ...] = (*reversed([*_KIND_OF]), DesktopError, DesktopEndedError, ConfigError)
 SET_UP_FAULTS = (DesktopBootError, DesktopSetupError, DesktopLostError)
 """Faults of a set-up that its host may have caused."""
 IDLE = "idle"
