@@ -56,7 +56,7 @@ class DesktopThread:
         future.add_done_callback(self._pending.discard)
         with self._lock:
             if self._is_closed:
-                raise DesktopLostError(f"{self._name} was closed; use another desktop")
+                raise DesktopLostError(f"{self._name} was closed; make another")
             self._pending.add(future)
             self._calls.put((function, future))
         return future
