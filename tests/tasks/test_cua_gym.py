@@ -8,7 +8,7 @@ import pytest
 from support.cua_gym_bundle import REWARD, TASK_ID, write_bundle
 
 from arpo_verl.desktops.config import EnvironmentConfig
-from arpo_verl.desktops.osworld.bundle_steps import is_bundle
+from arpo_verl.desktops.osworld.bundles import is_bundle
 from arpo_verl.errors import TaskError
 from arpo_verl.tasks import load_tasks
 from arpo_verl.tasks.cua_gym import load
