@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from cpu_group import CpuGroup
 from figures import Arguments
 
 from arpo_verl.records.layout import METRICS_FILE
@@ -109,8 +108,6 @@ class TrainerRun:
         overrides: options behind the recipe.
         env: more environment variables.
         recipe: its file.
-        cwd: the checkout that it runs in.
-        group: counts its processors' time.
         restarts: start it by `arpo-verl train`, which starts it again so often; None starts veRL's own command.
     """
 
@@ -120,8 +117,6 @@ class TrainerRun:
         *overrides: str,
         env: Mapping[str, str] | None = None,
         recipe: Path = EMBEDDED,
-        cwd: Path = ROOT,
-        group: CpuGroup | None = None,
         restarts: int | None = None,
     ) -> None:
         stock = ["verl.trainer.main_ppo", "--config-dir", str(recipe.parent), "--config-name", recipe.stem]
@@ -130,8 +125,6 @@ class TrainerRun:
         self._command = [sys.executable, "-m", *module, f"run_dir={run_dir}", *overrides]
         self._env = {**os.environ, "VERL_PLATFORM": "cpu", **(env or {})}
         self._env.pop("ARPO_VERL_RUN", None)  # a run gets it by its recipe
-        self._cwd = cwd
-        self._group = group
         self.run_dir = run_dir
         self.log = run_dir / ("output.log" if restarts is None else "front.log")
         self._starts = 0
@@ -149,14 +142,12 @@ class TrainerRun:
             self._log_begin = log.tell()
             self._process = psutil.Popen(
                 self._command,
-                cwd=self._cwd,
+                cwd=ROOT,
                 env=self._env,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        if self._group is not None:
-            self._group.admit(self._process.pid)
 
     def has_ended(self) -> bool:
         """Whether it ended by itself."""
