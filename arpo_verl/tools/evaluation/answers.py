@@ -1,4 +1,4 @@
-"""A server's answer to our request for a reply, as OpenAI's chat completions. Pure.
+"""A server's answer to our request for a reply, as OpenAI's chat completions, and whether it saw our screenshots. Pure.
 
 It comes from others, so we read it within bounds.
 """
@@ -6,15 +6,17 @@ It comes from others, so we read it within bounds.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
 
 from arpo_verl.agent.harness.chat_completions import ToolCall
+from arpo_verl.agent.rollout.vision import ImageGeometry
 from arpo_verl.errors import ConfigError, EndpointError
 from arpo_verl.lib.untrusted import encodable
+from arpo_verl.types import Size
 
 _NO_CALL_PARSER = (
     "start it without a parser of tool calls (vLLM: without --enable-auto-tool-choice and --tool-call-parser; SGLang: "
@@ -37,6 +39,8 @@ _ABORTED = (
 """Reasons for the end of a reply that the engine caused."""
 _CUT = ("length", "max_tokens", "model_length")
 """Reasons for the end of a reply that had too many tokens."""
+MARK_TOKENS = 64
+"""Most tokens of a chat's marks around a reply and a screenshot; Qwen's template has 11."""
 TURN_TOKENS = 16
 """Tokens of the chat's marks around a screenshot and the next reply: eleven in Qwen's template."""
 _MANY_TOKENS = 1 << 30
@@ -145,3 +149,49 @@ def _read_usage(usage: Any, text: str) -> tuple[int, int, int]:
     if not reply or "\ufffd" in text:
         reply = len(text.encode("utf-8", "replace"))
     return total, prompt, reply
+
+
+class PromptGrowth:
+    """Compares the growth of a conversation's prompts with the tokens that a screenshot should add.
+
+    Args:
+        geometry: how the model's processor resizes screenshots.
+    """
+
+    def __init__(self, geometry: ImageGeometry):
+        self._geometry = geometry
+        self._before: tuple[int, int, int] | None = None
+
+    def check(self, prompt_tokens: int, reply_tokens: int, screens: Sequence[Size], first: int) -> None:
+        """Check a server's answer.
+
+        Args:
+            prompt_tokens: tokens of the request, by the server's count; 0 if it does not say.
+            reply_tokens: most tokens of its reply.
+            screens: sizes of all screenshots of the episode up to this request.
+            first: index of the first one that was sent.
+
+        Raises:
+            ConfigError: the model saw the newest screenshots in another size than we sent.
+        """
+        before, self._before = self._before, (first, prompt_tokens, reply_tokens)
+        if prompt_tokens == 0:
+            return
+        sent = screens[first:]
+        if before is not None and before[0] == first and before[1] > 0:
+            least, grown = self._geometry.num_tokens(screens[-1]), prompt_tokens - before[1]
+            if not least <= grown <= least + before[2] + MARK_TOKENS:
+                why = f"prompts grew by {grown:,} tokens, with at most {before[2]:,} of a reply among them"
+                raise self._mismatch(screens[-1], why)
+        elif prompt_tokens < sum(map(self._geometry.num_tokens, sent)):
+            raise self._mismatch(screens[-1], f"a prompt with {len(sent)} of them has {prompt_tokens:,} tokens")
+
+    def _mismatch(self, screen: Size, why: str) -> ConfigError:
+        image, tokens = self._geometry.image_size(screen), self._geometry.num_tokens(screen)
+        limits = {"min_pixels": self._geometry.min_pixels, "max_pixels": self._geometry.max_pixels}
+        return ConfigError(
+            f"the server seems to resize our screenshots of {image.width}x{image.height} pixels, so that clicks would "
+            f"miss: each should have {tokens:,} tokens, but {why} (its usage.prompt_tokens). Start it with the limits "
+            f"of this evaluation, as `vllm serve --mm-processor-kwargs '{json.dumps(limits)}'`, or give the evaluation "
+            "the server's limits: --min-pixels and --max-pixels, or --processor FOLDER"
+        )

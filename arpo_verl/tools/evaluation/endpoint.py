@@ -35,8 +35,7 @@ from arpo_verl.errors import ConfigError, EndpointError, RequestError
 from arpo_verl.lib.config import require
 from arpo_verl.lib.images import LazyImage
 from arpo_verl.records.json_files import parse_json
-from arpo_verl.tools.evaluation.answers import NO_FILTER, TURN_TOKENS, ServerReply, read_answer
-from arpo_verl.tools.evaluation.mismatch import CoordinateRange, PromptGrowth
+from arpo_verl.tools.evaluation.answers import NO_FILTER, TURN_TOKENS, PromptGrowth, ServerReply, read_answer
 from arpo_verl.tools.evaluation.policy import Sampling, reply_seed
 from arpo_verl.tools.evaluation.results import Trial
 from arpo_verl.types import Size, StopReason, Task
@@ -208,7 +207,6 @@ class EndpointPolicy:
     """Most tokens of a sequence; None takes the server's number."""
     identity: Mapping[str, Any] | None = None
     """What identifies the model, if the server's address and name do not."""
-    _positions: dict[str, CoordinateRange] = field(default_factory=dict, init=False)
 
     @property
     def most_tokens(self) -> int | None:
@@ -221,8 +219,7 @@ class EndpointPolicy:
 
     def conversation(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> Conversation:
         """See `Policy`."""
-        positions = self._positions.setdefault(config.model_family, CoordinateRange(config.model_family))
-        return _EndpointConversation(_Replies(self, config, sampling, trial), positions)
+        return _EndpointConversation(_Replies(self, config, sampling, trial))
 
     def chat(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> PolicyChat:
         """See `Policy`."""
@@ -295,12 +292,11 @@ class _EndpointConversation:
 
     rows: tuple[EpisodeSequence, ...] = ()
 
-    def __init__(self, replies: _Replies, positions: CoordinateRange):
+    def __init__(self, replies: _Replies):
         self._replies = replies
         self._config = replies.config
         self._geometry = replies.policy.geometry
         self._growth = PromptGrowth(replies.policy.geometry)
-        self._positions = positions
         self._screens: list[Size] = []
         self._urls: list[str] = []
         self._image_tokens: list[int] = []
@@ -332,11 +328,8 @@ class _EndpointConversation:
         self._used = reply.total_tokens
         self._growth.check(reply.prompt_tokens, reply.reply_tokens, self._screens, self._first)
         self._said.append(reply.text)
-        text = re.sub(_MARKS, "", reply.text)
-        self._positions.saw(text, self.image_size(self._screens[-1]))
-        most = self._config.max_reply_tokens
-        problem = f"a reply must end within gui_agent.max_reply_tokens={most}, got no end"
-        return Written(text, problem if reply.is_cut else None, self._first)
+        problem = f"a reply must end within gui_agent.max_reply_tokens={self._config.max_reply_tokens}, got no end"
+        return Written(re.sub(_MARKS, "", reply.text), problem if reply.is_cut else None, self._first)
 
     def show(self, screen: Size) -> StopReason | None:
         """Append a screenshot if it and a whole reply still fit into the context, as far as that is known. If the row

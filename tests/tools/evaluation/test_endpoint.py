@@ -573,18 +573,6 @@ def test_a_text_in_parts_or_beside_its_reasoning_is_the_reply(tmp_path, message)
     assert evaluated.results[0].stop_reason is not StopReason.PARSE_ERROR
 
 
-def test_a_model_whose_positions_never_exceed_1000_is_warned_of_once(tmp_path, caplog):
-    large = ImageGeometry(28, 2_000_000, 16384 * 784)
-    hits = "Thought: t\nAction: " + "\n\n".join(["click(start_box='(900,500)')"] * 8)
-    with serving(lambda number, body: says(hits)) as server:
-        policy = EndpointPolicy(Endpoint(server.url, attempts=1), ServedModel("m"), large)
-        agent = {"max_steps": 2, "between_actions_s": 0}
-        play(tmp_path / "e", policy, tasks=TASKS, runs=1, agent=agent, budgets=(2,))
-    (told,) = [record.getMessage() for record in caplog.records if "above 1000" in record.getMessage()]
-    assert "positions is above 1000, in screenshots of 1652x1232 pixels" in told
-    assert "gui_agent.model_family=small reads pixels" in told and "model_family=qwen3_vl" in told
-
-
 def test_a_harness_asks_the_server_what_our_loop_would(tmp_path):
     """The same messages with what the policy wrote, pictures, sampling and seeds, whatever the harness sets."""
     replies = [says(HIT, total=200), says(DONE)]
