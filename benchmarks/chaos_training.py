@@ -25,10 +25,9 @@ import psutil
 from chaos_desktop import NOTES_VARIABLE, TRUTHS
 from trainer_run import MODES, TASKS, Workplace, copy_tasks, read_steps
 
-from arpo_verl.records.faults import read_faults
-from arpo_verl.records.json_files import append_objects, read_objects
+from arpo_verl.records.json_files import append_objects, read_lines
 from arpo_verl.records.metrics import MetricsFiles
-from arpo_verl.records.starts import read_starts
+from arpo_verl.records.starts import read_faults, read_starts
 from arpo_verl.tools.policy.shipped import write_shipped
 
 Document = dict[str, Any]
@@ -154,7 +153,7 @@ class _Run:
     def play(self, plan: list[Kill]) -> Document:
         """Kill as planned and await the end; return what the run came to."""
         kept = self._trainer.run_dir / KILLS_FILE
-        document: Document = {"mode": self._mode, "kills": read_objects(kept)}
+        document: Document = {"mode": self._mode, "kills": read_lines(kept, dict)}
         try:
             for kill in plan[len(document["kills"]) :]:
                 self._kill(kill, document["kills"])

@@ -20,8 +20,9 @@ from typing import Any
 import psutil
 from figures import Arguments
 
+from arpo_verl.records.json_files import read_lines
 from arpo_verl.records.layout import METRICS_FILE
-from arpo_verl.records.metrics import read_metrics
+from arpo_verl.records.metrics import MetricsLine, rows_of
 from arpo_verl.tasks.loader import EMBEDDED_DIR
 from arpo_verl.tools.policy.shipped import write_shipped
 
@@ -239,6 +240,5 @@ def _is_alive(process: psutil.Process) -> bool:
 
 def read_steps(run_dir: Path) -> dict[int, dict[str, Any]]:
     """What veRL logged since the last start in `run_dir`, by training step."""
-    path = run_dir / METRICS_FILE
-    rows = read_metrics(path) if path.is_file() else []
+    rows = rows_of(read_lines(run_dir / METRICS_FILE, MetricsLine))
     return {step: data for step, data in rows if "replay/injected" in data}

@@ -46,11 +46,6 @@ def read_json(path: Path, kind: type[T]) -> T:
         raise ValueError(f"{error}, in {path}") from error
 
 
-def read_objects(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a file with one object a line; empty without a file."""
-    return read_lines(path, dict[str, Any])
-
-
 def read_lines(path: Path, kind: type[T]) -> list[T]:
     """Return what a file has of this `kind`, one a line, without other lines; empty without a file."""
     return GrowingFile(path, kind).read_new(forget=lambda: None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.records.json_files import Count, GrowingFile, as_number, read_lines
+from arpo_verl.records.json_files import Count, GrowingFile, as_number
 from arpo_verl.records.layout import METRICS_FILE
 from arpo_verl.records.table import data_frame
 
@@ -83,16 +83,6 @@ class MetricsFiles:
         steps = tuple(merged)
         names = sorted({name for data in merged.values() for name in data})
         return Metrics(steps, {name: tuple(merged[step].get(name) for step in steps) for name in names})
-
-
-def read_metrics(path: Path) -> list[tuple[int, dict[str, float]]]:
-    """Read the `(step, metrics)` rows of one metrics file, in order.
-
-    Raises:
-        ConfigError: there is no such file.
-    """
-    require_metrics(path)
-    return list(rows_of(read_lines(path, MetricsLine)))
 
 
 def require_metrics(path: Path) -> None:

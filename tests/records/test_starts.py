@@ -1,12 +1,20 @@
-"""What a run notes of each of its starts."""
+"""What a run notes of each of its starts, and of what ended it."""
 
 import json
+import time
 
 from omegaconf import OmegaConf
 
 from arpo_verl.records.json_files import append_objects
 from arpo_verl.records.layout import FAULTS_FILE, STARTS_FILE
-from arpo_verl.records.starts import faults_before, note_start, read_starts, recipe_values
+from arpo_verl.records.starts import (
+    Fault,
+    faults_before,
+    note_fault,
+    note_start,
+    read_faults,
+    read_starts,
+)
 from arpo_verl.versions import installed_version
 
 RECIPE = {
@@ -16,6 +24,8 @@ RECIPE = {
     "environment": {"provider": "docker", "screen_size": [1920, 1080], "password": "secret"},
     "actor_rollout_ref": {"rollout": {"n": 8}},
 }
+DAMAGED = ["[]", "1", "{", "{}", '{"time": 1}', '{"time": "1", "sentence": "a"}', '{"time": 1, "sentence": 2}']
+DAMAGED += ['{"time": NaN, "sentence": "a"}', '{"time": 1e300, "sentence": "a"}', "\x00\xff"]
 
 
 def test_a_start_holds_the_recipes_values_resolved_and_the_versions(tmp_path):
@@ -26,13 +36,11 @@ def test_a_start_holds_the_recipes_values_resolved_and_the_versions(tmp_path):
     assert recipe["replay.capacity_per_task"] == 8 and recipe["actor_rollout_ref.rollout.n"] == 8
     assert recipe["environment.screen_size"] == [1920, 1080]
     assert start["versions"]["torch"] == installed_version("torch")
-
-
-def test_no_password_is_noted():
-    assert "secret" not in json.dumps(recipe_values(OmegaConf.create(RECIPE)))
+    assert "secret" not in json.dumps(start), "a password"
 
 
 def test_a_resumed_run_has_a_line_a_start_and_torn_lines_are_passed_over(tmp_path):
+    assert read_starts(tmp_path) == []
     note_start(tmp_path, OmegaConf.create(RECIPE))
     with (tmp_path / STARTS_FILE).open("a") as file:
         file.write('{"time": 17\n')
@@ -40,11 +48,24 @@ def test_a_resumed_run_has_a_line_a_start_and_torn_lines_are_passed_over(tmp_pat
     assert [start["recipe"]["replay.enable"] for start in read_starts(tmp_path)] == [True, False]
 
 
-def test_a_run_without_the_file_has_no_starts(tmp_path):
-    assert list(read_starts(tmp_path)) == []
-
-
 def test_a_start_follows_the_fault_that_ended_the_one_before(tmp_path):
     starts = [{"time": 10}, {"time": 20}, {"time": "odd"}, {"time": 30}]
     append_objects(tmp_path / FAULTS_FILE, [{"time": time, "sentence": f"{time}"} for time in (15, 26, 31)])
     assert faults_before(tmp_path, starts) == [None, "15", None, "26"]
+
+
+def test_faults_are_read_in_their_order(tmp_path):
+    run_dir = tmp_path / "run"
+    assert read_faults(run_dir) == []
+    before = time.time()
+    note_fault(run_dir, "an engine died")
+    note_fault(run_dir, "the queue died")
+    first, second = read_faults(run_dir)
+    assert (first.sentence, second.sentence) == ("an engine died", "the queue died")
+    assert before <= first.time <= second.time <= time.time()
+
+
+def test_damaged_lines_are_passed_over_and_a_line_moves_no_cursor(tmp_path):
+    lines = [*DAMAGED, '{"time": 5, "sentence": "an\\u001b[2Jengine\\ndied"}']
+    (tmp_path / FAULTS_FILE).write_text("\n".join(lines))
+    assert read_faults(tmp_path) == [Fault(5, "an?[2Jengine died")]

@@ -87,22 +87,16 @@ def _run_app(run: Run, place: Literal["alone", "run"]) -> FastAPI:
 
 
 def _runs_app(folder: RunsFolder) -> FastAPI:
-    app = _pages("runs")
-    feed = RunsFeed(folder)
-
-    @app.get("/api/runs")
-    def get_runs(request: Request) -> Response:
-        return _json(request, feed.runs_document())
+    app, missing = _pages("runs"), f"{folder.name} has no run"
+    _add_document(app, "runs", RunsFeed(folder).runs_document)
 
     @app.get("/api/curves")
     def get_curves(request: Request, run: Annotated[list[str], Query()], metric: str = SUCCESS) -> Response:
-        return _found(request, f"{folder.name} has no run", lambda: curves_document(folder, run, metric))
+        return _found(request, missing, lambda: curves_document(folder, run, metric))
 
     @app.get("/api/pair")
     def get_pair(request: Request, first: str, second: str) -> Response:
-        return _found(
-            request, f"{folder.name} has no run", lambda: pair_document(folder.run(first), folder.run(second))
-        )
+        return _found(request, missing, lambda: pair_document(folder.run(first), folder.run(second)))
 
     app.mount("/run/{name}", _RunApps(folder))
     return app
@@ -133,13 +127,16 @@ def _add_documents(app: FastAPI, run: Run) -> None:
     """Add the documents' endpoints as plain functions, which FastAPI runs in threads, since they read files."""
     feed, overview, search = EpisodesFeed(), OverviewFeed(run), SearchIndex(run)
 
-    @app.get("/api/run")
-    def get_run(request: Request) -> Response:
-        return _json(request, run_document(run, run.snapshot(), live=run.is_live()))
-
-    @app.get("/api/overview")
-    def get_overview(request: Request) -> Response:
-        return _json(request, overview.document())
+    documents: dict[str, Callable[[], dict[str, Any]]] = {
+        "run": lambda: run_document(run, run.snapshot(), live=run.is_live()),
+        "overview": overview.document,
+        "metrics": lambda: metrics_document(run),
+        "frontier": lambda: frontier_document(run),
+        "evaluation": lambda: evaluation_document(run),
+        "live": lambda: live_document(run),
+    }
+    for name, make in documents.items():
+        _add_document(app, name, make)
 
     @app.get("/api/episodes")
     def get_episodes(request: Request, cursor: str | None = None) -> Response:
@@ -165,21 +162,11 @@ def _add_documents(app: FastAPI, run: Run) -> None:
     def get_episode(request: Request, step: str, name: str) -> Response:
         return _found(request, _NO_EPISODE, lambda: episode_document(run, run.snapshot(), f"{step}/{name}"))
 
-    @app.get("/api/metrics")
-    def get_metrics(request: Request) -> Response:
-        return _json(request, metrics_document(run))
 
-    @app.get("/api/frontier")
-    def get_frontier(request: Request) -> Response:
-        return _json(request, frontier_document(run))
-
-    @app.get("/api/evaluation")
-    def get_evaluation(request: Request) -> Response:
-        return _json(request, evaluation_document(run))
-
-    @app.get("/api/live")
-    def get_live(request: Request) -> Response:
-        return _json(request, live_document(run))
+def _add_document(app: FastAPI, name: str, make: Callable[[], dict[str, Any]]) -> None:
+    @app.get(f"/api/{name}")
+    def get_document(request: Request) -> Response:
+        return _json(request, make())
 
 
 def _add_screenshots(app: FastAPI, run: Run) -> None:

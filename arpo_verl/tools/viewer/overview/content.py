@@ -22,10 +22,17 @@ from arpo_verl.records.starting import read_start
 from arpo_verl.records.starts import faults_before, read_starts
 from arpo_verl.records.summaries import EpisodeSummary
 from arpo_verl.tools.viewer.overview.costs import FAULTS, STEP, desktop_calls, faults, slowest_tasks, step_parts
-from arpo_verl.tools.viewer.overview.rates import Rate, success_rate
 from arpo_verl.tools.viewer.overview.replay import ReplayEffect, replay_effect
 from arpo_verl.tools.viewer.overview.samples import choose_samples
-from arpo_verl.tools.viewer.overview.success import by_step, by_task, group_by, is_validation, validations
+from arpo_verl.tools.viewer.overview.success import (
+    Rate,
+    by_step,
+    by_task,
+    group_by,
+    is_validation,
+    success_rate,
+    validations,
+)
 from arpo_verl.versions import __version__
 
 _STOP = "rollout/stop/"

@@ -10,7 +10,7 @@ from statistics import fmean, median
 from arpo_verl.records.groups import TrainedRow
 from arpo_verl.records.metrics import Metrics
 from arpo_verl.records.summaries import EpisodeSummary
-from arpo_verl.tools.viewer.overview.rates import Rate
+from arpo_verl.tools.viewer.overview.success import Rate
 
 WITHOUT = "replay/without/"
 

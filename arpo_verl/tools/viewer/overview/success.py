@@ -1,23 +1,47 @@
-"""This computes success by step, by task and in validation."""
+"""Success by step, by task and in validation, as rates with their uncertainty."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from arpo_verl.lib.intervals import wilson_interval
 from arpo_verl.records.metrics import Metrics
 from arpo_verl.records.run_summary import validation_success
 from arpo_verl.records.summaries import EpisodeSummary
-from arpo_verl.tools.viewer.overview.rates import Rate, success_rate
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True)
+class Rate:
+    """How often something happened: `count` of `total`, with its 95% interval. Shares are in [0, 1]."""
+
+    count: int
+    total: int
+
+    @property
+    def share(self) -> float:
+        return self.count / self.total if self.total else 0.0
+
+    def document(self) -> dict[str, Any]:
+        """Return it for the page. The interval is Wilson's, as if episodes were independent."""
+        low, high = wilson_interval(self.share, self.total)
+        share = self.share if self.total else None
+        return {"count": self.count, "total": self.total, "share": share, "low": low, "high": high}
+
+
+def success_rate(episodes: Iterable[EpisodeSummary]) -> Rate:
+    """Count how many of the evaluated episodes got the full score."""
+    scores = [episode.success for episode in episodes if episode.success is not None]
+    return Rate(sum(score >= 1 for score in scores), len(scores))
+
+
+@dataclass(frozen=True)
 class StepSuccess:
-    """This is the success of one step, in training or validation."""
+    """The success of one step, in training or validation."""
 
     step: int
     recorded: Rate
@@ -32,7 +56,7 @@ class StepSuccess:
 
 @dataclass(frozen=True)
 class TaskSuccess:
-    """This is one task over the run, with its training episodes of the earlier and of the later half of the steps."""
+    """One task over the run, with its training episodes of the earlier and of the later half of the steps."""
 
     task_id: str
     instruction: str
