@@ -209,7 +209,7 @@ def _held_out(split: str, count: int) -> Iterator[GeneratedTask]:
 
 
 def write_tasks(folder: Path, tasks: Iterable[GeneratedTask]) -> Path:
-    """These tasks and no others: another call may be reading them."""
+    """Make the folder have these tasks and no others. It is never empty meanwhile: another call may be reading it."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {folder / f"{task.spec['id']}.json": json.dumps(task.spec).encode() for task in tasks}
     for path in set(folder.iterdir()) - content.keys():

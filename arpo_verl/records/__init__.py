@@ -1,4 +1,4 @@
-"""This package writes a run's folder and reads it back.
+"""Writes a run's folder and reads it back.
 
 `layout` has the name of every file, and `run_lock` keeps a second trainer out. To write, the agent loop opens a
 `records/recorder.py: EpisodeWriter` for each episode. `records/documents.py: EpisodeRecord` makes `episode.json`,

@@ -1,4 +1,4 @@
-"""This limits the size of a run's records on disk: old steps lose screenshots to make room for new ones.
+"""Limits the size of a run's records on disk: old steps lose screenshots to make room for new ones.
 
 The recorder enforces it, so that it works with any trainer and sampler, and on every node's own disk.
 """
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class BudgetKeeper:
-    """This enforces the limit in the background, in one of the processes that record into a folder.
+    """Enforces the limit in the background, in one of the processes that record into a folder.
 
     That is the process with the folder's lock; the kernel frees the lock when the process ends, and the next one that
     records takes over. If the file system has no locks, all of them enforce it, and remove the same screenshots.
@@ -89,7 +89,7 @@ class _RecordedEpisode:
 
 
 class ScreenshotBudget:
-    """This keeps the records below a folder within a limit. Use it in one thread; others may only add episodes.
+    """Keeps the records below a folder within a limit. Use it in one thread; others may only add episodes.
 
     It reads nothing twice: a call lists the step folders, and reads those that changed.
 

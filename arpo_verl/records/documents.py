@@ -1,4 +1,4 @@
-"""This makes an episode's JSON documents, and names their folder. Pure; docs/trajectories.md lists all fields."""
+"""Makes an episode's JSON documents, and names their folder. Pure; docs/trajectories.md lists all fields."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from arpo_verl.types import Action, EpisodeId, Task
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """This is an episode's record, apart from its screenshots."""
+    """An episode's record, apart from its screenshots."""
 
     id: EpisodeId
     task_id: str

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class EpisodeFolder:
-    """This writes one episode below `directory`. Every method may raise `OSError` if it cannot write.
+    """Writes one episode below `directory`. Every method may raise `OSError` if it cannot write.
 
     It does not force data to the disk: after a power failure only a record is lost.
 

@@ -1,4 +1,4 @@
-"""This draws an episode's small screenshots, with a mark where the agent pointed: single, as a strip, or as a GIF."""
+"""Draws an episode's small screenshots, with a mark where the agent pointed: single, as a strip, or as a GIF."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CHARACTER_PX = 6
 
 @dataclass(frozen=True)
 class Frame:
-    """This is what the agent saw, and what it wrote then."""
+    """What the agent saw, and what it wrote then."""
 
     screenshot: bytes | None = field(repr=False)
     """PNG or JPEG; None if it is no longer on disk."""

@@ -27,7 +27,7 @@ def append_estimates(path: Path, step: int, estimates: Sequence[TaskEstimate]) -
 
 @dataclass(frozen=True, slots=True)
 class RecordedEstimate(TaskEstimate):
-    """This is a task's last written estimate."""
+    """A task's last written estimate."""
 
     step: int = 0
     """The training step before the estimate."""
@@ -39,7 +39,7 @@ class _Line(msgspec.Struct):
 
 
 class FrontierFile:
-    """This reads the growing file. It is not thread-safe: its `Run` locks."""
+    """Reads the growing file. It is not thread-safe: its `Run` locks."""
 
     def __init__(self, path: Path):
         self._file = GrowingFile(path, _Line)

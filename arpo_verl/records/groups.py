@@ -1,4 +1,4 @@
-"""This reads how the trainer used the episodes: their advantages, and which ones a replay replaced (`groups.jsonl`)."""
+"""Reads how the trainer used the episodes: their advantages, and which ones a replay replaced (`groups.jsonl`)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TrainedGroup(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """This is how training used a recorded episode; the ids are of episodes on disk."""
+    """How training used a recorded episode; the ids are of episodes on disk."""
 
     advantage: float | None = None
     """None if training did not use the episode itself: it played no part, or a replay replaced it."""
@@ -73,7 +73,7 @@ UNTRAINED = Training()
 
 
 class Groups:
-    """This reads the growing `groups.jsonl` of all step folders. It is not thread-safe: its `Run` locks."""
+    """Reads the growing `groups.jsonl` of all step folders. It is not thread-safe: its `Run` locks."""
 
     def __init__(self, root: Path):
         self.root = root
@@ -97,7 +97,7 @@ class Groups:
 
 
 class TrainingIndex:
-    """This joins recorded episodes, in the order of their steps, with trained rows, at one moment."""
+    """Joins recorded episodes, in the order of their steps, with trained rows, at one moment."""
 
     def __init__(self, episodes: Iterable[EpisodeSummary], rows: Mapping[tuple[str, int], TrainedRow]):
         self._ids: dict[EpisodeKey, str] = {}

@@ -1,4 +1,4 @@
-"""This reads JSON of others: whole files, and files that grow line by line, each line once."""
+"""Reads JSON of others: whole files, and files that grow line by line, each line once."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ MAX_EARLIER_SUCCESS = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Jump:
-    """This is a group whose attempts all succeeded, of a task that hardly any earlier attempt had solved."""
+    """A group whose attempts all succeeded, of a task that hardly any earlier attempt had solved."""
 
     task_id: str
     step: Count
@@ -46,7 +46,7 @@ class Jump:
 
 
 class JumpDetector:
-    """This counts the attempts of each task."""
+    """Counts the attempts of each task."""
 
     def __init__(self) -> None:
         self._attempts: dict[str, int] = {}
@@ -90,7 +90,7 @@ def append_jumps(path: Path, jumps: Iterable[Jump]) -> None:
 
 
 class JumpsFile:
-    """This reads the growing file. It is not thread-safe: its `Run` locks."""
+    """Reads the growing file. It is not thread-safe: its `Run` locks."""
 
     def __init__(self, path: Path):
         self._file = GrowingFile(path, Jump)

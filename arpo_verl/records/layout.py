@@ -1,4 +1,4 @@
-"""This names the files of a run's folder; docs/trajectories.md shows them."""
+"""Names the files of a run's folder; docs/trajectories.md shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This lists the folders below `trajectories/` while others write there, and looks only at what changed."""
+"""Lists the folders below `trajectories/` while others write there, and looks only at what changed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CLOCK_STEP_NS = 2_000_000_000
 
 @dataclass
 class StepListing:
-    """These are the names of one step's episode folders."""
+    """The names of one step's episode folders."""
 
     finished: set[str] = field(default_factory=set)
     unfinished: list[str] = field(default_factory=list)
@@ -25,7 +25,7 @@ class StepListing:
 
 
 class StepListings:
-    """These are the step folders below a folder, by name; a removed one stays, empty. Not thread-safe."""
+    """The step folders below a folder, by name; a removed one stays, empty. Not thread-safe."""
 
     def __init__(self, root: Path):
         self.root = root

@@ -1,4 +1,4 @@
-"""This reads what happens now: the episodes being played and the desktop pool, from the trainer's files."""
+"""Reads what happens now: the episodes being played and the desktop pool, from the trainer's files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRIES, _RETRY_S = 3, 0.005
 
 @dataclass(frozen=True)
 class RunningEpisode:
-    """This is an episode that is being played."""
+    """An episode that is being played."""
 
     id: str
     """`step_000012/.<folder>`: it changes when the episode is finished."""

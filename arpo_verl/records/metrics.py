@@ -1,4 +1,4 @@
-"""This reads a run's curves from the growing metrics files of veRL's `file` logger."""
+"""Reads a run's curves from the growing metrics files of veRL's `file` logger."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MetricsLine(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Metrics:
-    """These are aligned series, with None if a step has no such value, or one that is not finite."""
+    """Aligned series, with None if a step has no such value, or one that is not finite."""
 
     steps: tuple[int, ...]
     series: Mapping[str, tuple[float | None, ...]]
@@ -50,7 +50,7 @@ class Metrics:
 
 
 class MetricsFiles:
-    """These are all metrics files of a run; the last counts if a step was repeated. Not thread-safe."""
+    """All metrics files of a run; the last counts if a step was repeated. Not thread-safe."""
 
     def __init__(self, run_dir: Path):
         self.run_dir = run_dir

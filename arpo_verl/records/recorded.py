@@ -1,4 +1,4 @@
-"""This reads recorded episodes from disk."""
+"""Reads recorded episodes from disk."""
 
 from __future__ import annotations
 

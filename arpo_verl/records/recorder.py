@@ -1,4 +1,4 @@
-"""This records episodes as they happen: threads write the files in order, and an episode waits for them only at its
+"""Records episodes as they happen: threads write the files in order, and an episode waits for them only at its
 end."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _THREADS = itertools.cycle([ThreadPoolExecutor(1, thread_name_prefix="arpo_verl-
 
 
 class Recorder:
-    """This opens a writer for each episode.
+    """Opens a writer for each episode.
 
     Args:
         is_validation: returns whether a prompt's uid is a validation's; None if that is not known.
@@ -68,7 +68,7 @@ def draw(uid: str) -> float:
 
 
 class EpisodeWriter:
-    """This writes an attempt's record, as the `Watcher` of its episode. Without `finish`, it removes what it wrote.
+    """Writes an attempt's record, as the `Watcher` of its episode. Without `finish`, it removes what it wrote.
 
     If the disk fails, only the record is lost, not the episode.
     """

@@ -49,7 +49,7 @@ _LONGEST_REST_S = 5.0
 
 @dataclass(frozen=True)
 class Snapshot:
-    """These are the recorded episodes at one moment."""
+    """The recorded episodes at one moment."""
 
     number: int
     """A number that grows with every change: snapshots of a `Run` with equal numbers are equal."""
@@ -70,7 +70,7 @@ class Snapshot:
 
 
 class Run:
-    """This is a run on disk. Open it with `open_run`."""
+    """A run on disk. Open it with `open_run`."""
 
     def __init__(self, run_dir: Path, trajectories: Path):
         self.run_dir = run_dir

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LoggedRow:
-    """This is what the sampler knows about a row."""
+    """What the sampler knows about a row."""
 
     task_id: str
     session: int
@@ -43,7 +43,7 @@ class LoggedRow:
 
 
 class GroupLog:
-    """This writes `groups.jsonl` beside a step's episodes: the trainer's rewards and advantages, and the replays.
+    """Writes `groups.jsonl` beside a step's episodes: the trainer's rewards and advantages, and the replays.
 
     The sampler knows the episodes, the estimator the advantages. Both run in the trainer's process, one batch at a
     time, so the sampler opens the log of a batch and the estimator writes it.
@@ -134,7 +134,7 @@ def _source(trajectory: StoredTrajectory) -> dict[str, Any]:
 
 
 class RunRecords:
-    """This keeps the records below `gui_agent.trajectory_dir`, and writes them in the background, in order.
+    """Keeps the records below `gui_agent.trajectory_dir`, and writes them in the background, in order.
 
     Make it before the first episode starts: it removes unfinished episodes of a killed run.
 

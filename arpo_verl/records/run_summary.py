@@ -1,4 +1,4 @@
-"""This summarizes a run's results, from the metrics file of veRL's own `file` logger."""
+"""Summarizes a run's results, from the metrics file of veRL's own `file` logger."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WINDOW = 5
 
 @dataclass(frozen=True)
 class RunSummary:
-    """These are a run's results. Success rates are in [0, 1]; None if the run did not measure them."""
+    """A run's results. Success rates are in [0, 1]; None if the run did not measure them."""
 
     run_dir: Path
     steps: int

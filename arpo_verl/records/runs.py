@@ -1,25 +1,25 @@
-"""This lists the runs in a folder, and opens each one on its first use."""
+"""Lists the runs in a folder, and opens each one on its first use."""
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
-from collections import OrderedDict
 from pathlib import Path
 
 from arpo_verl.records.run import Run, is_run, open_run
 
-_KEPT_OPEN = 4
+KEPT_OPEN = 4
 """Number of runs whose episodes stay in memory; other runs are read again when they are opened."""
 
 
 class RunsFolder:
-    """These are the runs directly below a folder, by name. Thread-safe."""
+    """The runs directly below a folder, by name. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._open: OrderedDict[str, Run] = OrderedDict()
+        self._open = functools.lru_cache(KEPT_OPEN)(open_run)
 
     @property
     def name(self) -> str:
@@ -34,10 +34,6 @@ class RunsFolder:
             return []
         return sorted(name for name in folders if is_run(self.path / name))
 
-    def holds(self, run: Run) -> bool:
-        """Return whether a run is still open."""
-        return run in self._open.values()
-
     def run(self, name: str) -> Run:
         """Return the run with this name.
 
@@ -47,9 +43,4 @@ class RunsFolder:
         if name not in self.names():
             raise KeyError(name)
         with self._lock:
-            if name not in self._open:
-                self._open[name] = open_run(self.path / name)
-            self._open.move_to_end(name)
-            while len(self._open) > _KEPT_OPEN:
-                self._open.popitem(last=False)
-            return self._open[name]
+            return self._open(self.path / name)

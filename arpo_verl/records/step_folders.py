@@ -1,4 +1,4 @@
-"""This reads the episodes below `trajectories/` while the trainer writes, and reads only what changed."""
+"""Reads the episodes below `trajectories/` while the trainer writes, and reads only what changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RECHECKED = 500
 
 
 class StepFolders:
-    """These are the episodes below a trajectories folder, by id. Not thread-safe: its `Run` locks."""
+    """The episodes below a trajectories folder, by id. Not thread-safe: its `Run` locks."""
 
     def __init__(self, root: Path):
         self.root = root

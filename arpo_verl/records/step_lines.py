@@ -1,4 +1,4 @@
-"""This makes a line for each training step, from the growing metrics file of veRL's `file` logger."""
+"""Makes a line for each training step, from the growing metrics file of veRL's `file` logger."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FAULTS = "environment/faults/"
 
 
 class StepLines:
-    """This makes the lines of one start of a run.
+    """Makes the lines of one start of a run.
 
     Args:
         run_dir: the run's folder, after the metrics of earlier starts were moved aside.

@@ -1,4 +1,4 @@
-"""This reads a recorded episode's summary, which lists show, from its folder."""
+"""Reads a recorded episode's summary, which lists show, from its folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACTIONS = tuple(action.__name__ for action in get_args(Action))
 
 @dataclass(frozen=True, slots=True)
 class EpisodeSummary:
-    """This is an episode without its turns. None means that the run did not record a value; times are in seconds."""
+    """An episode without its turns. None means that the run did not record a value; times are in seconds."""
 
     id: str
     """`step_000012/<folder>`, unique in the run."""

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Table(tuple[T, ...]):
-    """This is a tuple of dataclass values."""
+    """A tuple of dataclass values."""
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return a data frame with a row for each value (several, if it has `records()`) and a column for each field.

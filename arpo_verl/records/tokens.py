@@ -1,4 +1,4 @@
-"""This reads an episode's replies token by token: texts, and log-probs of the rollout and of the trainer."""
+"""Reads an episode's replies token by token: texts, and log-probs of the rollout and of the trainer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_TRAININGS = 20
 
 @dataclass(frozen=True)
 class Trained:
-    """This is a training step that trained on a reply, in its own episode or in a replay."""
+    """A training step that trained on a reply, in its own episode or in a replay."""
 
     step: int
     log_probs: list[Number | None]
@@ -31,7 +31,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class ReplyTokens:
-    """This is one reply. Values that were not recorded or are invalid are None."""
+    """One reply. Values that were not recorded or are invalid are None."""
 
     num_tokens: int
     texts: list[str] | None

@@ -139,7 +139,7 @@ class Outlook:
     informative: float
     """Groups with both successes and failures: GRPO has an advantage for each rollout."""
     with_replay: float
-    """These, and groups without a success if the store has one of the task: replay adds it."""
+    """Informative groups, and groups without a success if the store has one of the task: replay adds it."""
     all_failed: float
     all_solved: float
 

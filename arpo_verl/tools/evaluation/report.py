@@ -13,7 +13,7 @@ from arpo_verl.records.json_files import dump_json
 from arpo_verl.records.layout import RESULTS_FILE
 from arpo_verl.tools.evaluation.folder import EvaluationFolder
 from arpo_verl.tools.evaluation.results import Result
-from arpo_verl.tools.evaluation.tables import to_csv, to_json, to_markdown, to_text
+from arpo_verl.tools.evaluation.tables import to_csv, to_json, to_markdown
 
 MARKDOWN_FILE, CSV_FILE = "results.md", "results.csv"
 OSWORLD_FOLDER = "osworld_results"
@@ -25,19 +25,20 @@ def write_report(folder: Path) -> str:
     """Write the tables of an evaluation, finished or not, into its folder, each file whole or not at all.
 
     Returns:
-        The tables for a terminal.
+        The tables, in Markdown.
 
     Raises:
         ConfigError: this is no evaluation's folder.
         OSError: a file cannot be written.
     """
     evaluated = EvaluationFolder(folder).read()
-    write_whole(folder / MARKDOWN_FILE, to_markdown(evaluated).encode("utf-8", "backslashreplace"))
+    tables = to_markdown(evaluated)
+    write_whole(folder / MARKDOWN_FILE, tables.encode("utf-8", "backslashreplace"))
     write_whole(folder / CSV_FILE, to_csv(evaluated).encode("utf-8", "backslashreplace"))
     write_whole(folder / RESULTS_FILE, dump_json(to_json(evaluated)) + b"\n")
     with replacing_directory(folder / OSWORLD_FOLDER) as scratch:
         _write_osworld_results(scratch, evaluated.results, _model(evaluated.settings))
-    return to_text(evaluated)
+    return tables
 
 
 def _model(settings: Mapping[str, Any]) -> str:

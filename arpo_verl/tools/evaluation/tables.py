@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,36 +43,23 @@ def table_of(evaluated: Evaluated) -> tuple[TableRow, ...]:
 
 
 def to_markdown(evaluated: Evaluated) -> str:
-    """Format the tables in Markdown, with notes below on what they leave out."""
-    return _tables(evaluated, _markdown_table)
-
-
-def to_text(evaluated: Evaluated) -> str:
-    """Format the tables for a terminal, with the same notes."""
-    return _tables(evaluated, _text_table)
-
-
-def _tables(evaluated: Evaluated, write: Callable[[Sequence[TableRow]], str]) -> str:
+    """Format the tables in Markdown, in aligned columns, with notes below on what they leave out."""
     rows = table_of(evaluated)
     parts = []
     for budget in sorted({row.budget for row in rows}):
         rows_of_budget = [row for row in rows if row.budget == budget]
         notes = [*_notes(rows_of_budget[-1].summary), *_unfair(evaluated, budget)]
-        parts.append("\n".join([f"At most {budget} turns:\n", write(rows_of_budget), *(f"{note}\n" for note in notes)]))
+        table = _markdown_table(rows_of_budget)
+        parts.append("\n".join([f"At most {budget} turns:\n", table, *(f"{note}\n" for note in notes)]))
     return "\n".join(parts)
 
 
 def _markdown_table(rows: Sequence[TableRow]) -> str:
     head, *body = _lines(rows)
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _text_table(rows: Sequence[TableRow]) -> str:
-    lines = [[cell.strip("*") for cell in line] for line in _lines(rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = ([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines)
-    return "".join(f"{'  '.join(cells)}\n" for cells in padded)
+    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    padded = ([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in (head, rule, *body))
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in padded)
 
 
 def _lines(rows: Sequence[TableRow]) -> list[list[str]]:

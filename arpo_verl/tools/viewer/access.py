@@ -1,4 +1,4 @@
-"""This ASGI middleware lets only this machine, or those with the token, see a run."""
+"""ASGI middleware that lets only this machine, or those with the token, see a run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def new_token() -> str:
 
 
 class AccessControl:
-    """This lets requests through that may see the run, and sets the headers of every answer.
+    """Lets requests through that may see the run, and sets the headers of every answer.
 
     Without a token, the server is on loopback, and the Host header must name this machine. Otherwise a site whose name
     resolves to 127.0.0.1 could read the run through a visitor's browser.

@@ -1,4 +1,4 @@
-"""This aligns two episodes by their screens: it pairs screenshots of one with those of the other."""
+"""Aligns two episodes by their screens: it pairs screenshots of one with those of the other."""
 
 from __future__ import annotations
 

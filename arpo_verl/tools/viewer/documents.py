@@ -1,4 +1,4 @@
-"""This makes the page's JSON documents, the same for the server and for an export.
+"""Makes the page's JSON documents, the same for the server and for an export.
 
 Times are in seconds, an `id` is `step_000012/<folder>`. Values that a run did not record are null.
 """
@@ -90,7 +90,7 @@ def episodes_document(rows: Iterable[Row], cursor: str = "", complete: bool = Tr
 
 
 class EpisodesFeed:
-    """This makes `api/episodes` for readers that return with a cursor, and get only changes. Thread-safe."""
+    """Makes `api/episodes` for readers that return with a cursor, and get only changes. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""This makes an evaluation's document for the page: its tables, and each task's runs."""
+"""Makes an evaluation's document for the page: its tables, and each task's runs."""
 
 from __future__ import annotations
 

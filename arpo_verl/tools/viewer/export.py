@@ -1,4 +1,4 @@
-"""This exports a run to a folder that opens from disk: the page, its documents as scripts, and the screenshots."""
+"""Exports a run to a folder that opens from disk: the page, its documents as scripts, and the screenshots."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PARTS = ("data", "shots", "assets")
 
 @dataclass(frozen=True)
 class Exported:
-    """This describes a finished export."""
+    """Describes a finished export."""
 
     index: Path
     episodes: int

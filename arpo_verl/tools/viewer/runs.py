@@ -1,4 +1,4 @@
-"""This makes the page's documents of a folder of runs: their list, their curves in one plot, and pairs by task."""
+"""Makes the page's documents of a folder of runs: their list, their curves in one plot, and pairs by task."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _EPISODES = ("data.train_batch_size", "actor_rollout_ref.rollout.n")
 
 
 class RunsFeed:
-    """This makes the documents of a folder of runs. It reads changed metrics files again, and keeps only summaries."""
+    """Makes the documents of a folder of runs. It reads changed metrics files again, and keeps only summaries."""
 
     def __init__(self, folder: RunsFolder) -> None:
         self.folder = folder
@@ -149,7 +149,7 @@ def _episodes_a_step(run_dir: Path) -> float | None:
 
 @dataclass(frozen=True)
 class _Scores:
-    """These are tasks' mean scores."""
+    """Tasks' mean scores."""
 
     what: str
     """Which episodes these are."""

@@ -1,4 +1,4 @@
-"""This searches the agent's replies and typed text, instructions and verdicts, with an SQLite index made on first use.
+"""Searches the agent's replies and typed text, instructions and verdicts, with an SQLite index made on first use.
 
 The index is a scratch file that is removed with the process. A thread fills it; until that is done, a search shows what
 it has found so far, and how much is indexed.
@@ -32,7 +32,7 @@ _AT_ONCE = 50
 
 
 class SearchIndex:
-    """This indexes the words of a run's episodes. Thread-safe."""
+    """Indexes the words of a run's episodes. Thread-safe."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -1,7 +1,8 @@
-"""This server gives a browser the page, the documents of a run or of a folder of runs, and screenshots."""
+"""A server that gives a browser the page, the documents of a run or of a folder of runs, and screenshots."""
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from arpo_verl.records.film_strip import moving_picture, recorded_frames
 from arpo_verl.records.json_files import dump_json
 from arpo_verl.records.layout import SCREENSHOT_NAME
 from arpo_verl.records.run import Run
-from arpo_verl.records.runs import RunsFolder
+from arpo_verl.records.runs import KEPT_OPEN, RunsFolder
 from arpo_verl.tools.viewer.access import AccessControl
 from arpo_verl.tools.viewer.alignment import alignment_document
 from arpo_verl.tools.viewer.documents import (
@@ -103,11 +104,11 @@ def _runs_app(folder: RunsFolder) -> FastAPI:
 
 
 class _RunApps:
-    """This serves the pages of each run of a folder."""
+    """Serves the pages of each run of a folder."""
 
     def __init__(self, folder: RunsFolder) -> None:
         self._folder = folder
-        self._apps: dict[str, tuple[Run, FastAPI]] = {}
+        self._app_of = functools.lru_cache(KEPT_OPEN)(lambda run: _run_app(run, "run"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path_params"]["name"]
@@ -117,10 +118,7 @@ class _RunApps:
             answer = JSONResponse({"detail": f"{self._folder.name} has no run {name}"}, status_code=404)
             await answer(scope, receive, send)
             return
-        if name not in self._apps or self._apps[name][0] is not run:
-            self._apps = {other: held for other, held in self._apps.items() if self._folder.holds(held[0])}
-            self._apps[name] = run, _run_app(run, "run")
-        await self._apps[name][1](scope, receive, send)
+        await self._app_of(run)(scope, receive, send)
 
 
 def _add_documents(app: FastAPI, run: Run) -> None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 
 import pytest
 
@@ -33,6 +34,10 @@ FAULTS = (FailedTrial("b", 1, 15, "DesktopLostError", "gone"),)
 EVALUATED = Evaluated(RESULTS, FAULTS, SETTINGS, {"a": "os", "b": "chrome", "c": ""})
 
 
+def unaligned(evaluated):
+    return re.sub(" +", " ", to_markdown(evaluated))
+
+
 def test_a_row_a_budget_and_domain_in_the_order_of_the_tasks():
     rows = table_of(EVALUATED)
     assert [(row.budget, row.domain) for row in rows] == [
@@ -49,7 +54,7 @@ def test_a_fault_is_one_of_each_budget_that_it_would_have_told():
 
 
 def test_markdown_says_what_is_left_out():
-    text = to_markdown(EVALUATED)
+    text = unaligned(EVALUATED)
     assert "At most 5 turns:" in text and "At most 15 turns:" in text
     assert "| os | 1 | 2 | 50.0% | - | 100.0% | 4.0 | 0 | 0 |" in text
     assert "| **all** | 2 | 3 | **50.0%** |" in text
@@ -61,8 +66,7 @@ def test_markdown_says_what_is_left_out():
 
 def test_a_budget_that_is_not_played_apart_yet_is_no_fair_one():
     early = Evaluated(RESULTS[1:], (), SETTINGS, {"a": "os", "b": "chrome"})
-    text = to_markdown(early)
-    assert text.count("1 longer runs are not scored here yet") == 1
+    assert to_markdown(early).count("1 longer runs are not scored here yet") == 1
     assert "not scored here yet" not in to_markdown(EVALUATED)
 
 
@@ -80,8 +84,7 @@ def test_csv_and_json_have_the_same_figures():
 def test_a_domain_is_no_formula_and_breaks_no_table():
     hostile = Evaluated((), (), {"max_steps": [5]}, {"a": "=cmd|x", "b": "a\nb", "c": "\t=1<b>"})
     assert "'=cmd" in to_csv(hostile) and "'\t=1" in to_csv(hostile)
-    assert "| =1&lt;b> |" in to_markdown(hostile)
-    assert "| =cmd/x |" in to_markdown(hostile) and "| a b |" in to_markdown(hostile)
+    assert all(f"| {cell} |" in unaligned(hostile) for cell in ("=1&lt;b>", "=cmd/x", "a b"))
 
 
 @pytest.fixture

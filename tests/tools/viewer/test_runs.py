@@ -168,4 +168,4 @@ def test_few_runs_stay_in_memory(tmp_path):
     assert folder.run("run-0") is first
     for name in folder.names()[1:]:
         folder.run(name)
-    assert not folder.holds(first) and folder.run("run-0") is not first
+    assert folder.run("run-0") is not first

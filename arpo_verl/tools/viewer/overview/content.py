@@ -1,4 +1,4 @@
-"""This makes the overview's document from a run's folder."""
+"""Makes the overview's document from a run's folder."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _DRAWN = 6
 
 @dataclass(frozen=True)
 class StopReasonShare:
-    """This is the share of episodes with a stop reason, and how many of them got the full score."""
+    """The share of episodes with a stop reason, and how many of them got the full score."""
 
     reason: str
     share: float
@@ -52,7 +52,7 @@ class StopReasonShare:
 
 @dataclass(frozen=True)
 class Chart:
-    """These amounts belong together; they are given by training step."""
+    """Amounts that belong together, by training step."""
 
     title: str
     unit: str
@@ -106,7 +106,7 @@ def overview_document(run: Run, snapshot: Snapshot) -> dict[str, Any]:
 
 
 class OverviewFeed:
-    """This makes the overview for pages that ask repeatedly, again only after the run has changed. Thread-safe."""
+    """Makes the overview for pages that ask repeatedly, again only after the run has changed. Thread-safe."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

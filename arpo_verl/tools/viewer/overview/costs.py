@@ -1,4 +1,4 @@
-"""This shows where the time went, and what broke."""
+"""Shows where the time went, and what broke."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ALL_TASKS = "all tasks"
 
 @dataclass(frozen=True)
 class Timing:
-    """These are the seconds of a part of a step, or of a call."""
+    """The seconds of a part of a step, or of a call."""
 
     name: str
     what: str
@@ -50,7 +50,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class TaskTime:
-    """These are a task's mean seconds for an episode; None if the run did not record them."""
+    """A task's mean seconds for an episode; None if the run did not record them."""
 
     task_id: str
     episodes: int
@@ -67,7 +67,7 @@ class TaskTime:
 
 @dataclass(frozen=True)
 class FaultCount:
-    """This is a kind of fault, and how often it happened."""
+    """A kind of fault, and how often it happened."""
 
     what: str
     count: int

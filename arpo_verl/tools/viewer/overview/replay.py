@@ -1,4 +1,4 @@
-"""This shows the effect of replay on groups, tasks and metrics, and the age of replays."""
+"""Shows the effect of replay on groups, tasks and metrics, and the age of replays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WITHOUT = "replay/without/"
 
 @dataclass(frozen=True)
 class TaskReplays:
-    """These are a task's numbers of groups and replays."""
+    """A task's numbers of groups and replays."""
 
     task_id: str
     groups: int
@@ -26,7 +26,7 @@ class TaskReplays:
 
 @dataclass(frozen=True)
 class Compared:
-    """This is a metric's mean over the steps with a replay, for all rows and without the replayed ones."""
+    """A metric's mean over the steps with a replay, for all rows and without the replayed ones."""
 
     name: str
     with_replays: float
@@ -35,7 +35,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Teaching:
-    """This counts groups whose members differ in `what`: if all are equal, every advantage is 0.
+    """Counts groups whose members differ in `what`: if all are equal, every advantage is 0.
 
     It covers the recorded groups whose replaced episodes' own results are known.
     """
@@ -47,7 +47,7 @@ class Teaching:
 
 @dataclass(frozen=True)
 class ReplayEffect:
-    """This is the effect of replay; values that the run did not record are None or empty."""
+    """The effect of replay; values that the run did not record are None or empty."""
 
     injected: int
     missed: int

@@ -1,4 +1,4 @@
-"""This chooses a few episodes to look at: the newest failures, and the newest first successes of tasks."""
+"""Chooses a few episodes to look at: the newest failures, and the newest first successes of tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ACTIONS, _ACTION_CHARACTERS = 8, 1000
 
 @dataclass(frozen=True)
 class Samples:
-    """These are episodes for the page, the newest first, one for each task."""
+    """Episodes for the page, the newest first, one for each task."""
 
     failures: list[dict[str, Any]]
     first_successes: list[dict[str, Any]]
