@@ -88,8 +88,8 @@ def serving(
     if shutil.which("vllm") is None:
         vllm = pip_install(f"verl[vllm]=={SUPPORTED_VERL[-1]}")
         raise MissingDependencyError(f"a model on GPUs needs vLLM; {vllm}, or use --endpoint")
-    held = _held_port()
-    port = held.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
     command = ["vllm", "serve", str(folder), "--host", "127.0.0.1", "--port", str(port)]
     command += ["--served-model-name", MODEL_NAME, "--limit-mm-per-prompt", json.dumps({"image": images, "video": 0})]
     if context is not None:
@@ -108,8 +108,7 @@ def serving(
         )
     try:
         url = f"http://127.0.0.1:{port}"
-        with held:
-            _await_ready(process, url, log)
+        _await_ready(process, url, log)
         yield f"{url}/v1"
     finally:
         _end(process)
@@ -139,15 +138,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _held_port() -> socket.socket:
-    """Return a socket on a free port: while it is open, the kernel gives this port to nobody who asks for any port.
-
-    A server that names the port can listen there if it sets SO_REUSEADDR, as vLLM's does; it binds its port only after
-    its imports.
-    """
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    return held

@@ -46,14 +46,14 @@ def export_run(run: Run, snapshot: Snapshot, target: Path, *, progress: bool = T
     """Write a snapshot to `target`, which then opens without a server.
 
     Raises:
-        ConfigError: the folder has other content, or the disk is too small.
+        ConfigError: the folder has other content, or the snapshot no episode.
         OSError: a file cannot be written.
     """
     if not snapshot.by_id:
         raise ConfigError(f"no episode in {run.trajectories} matches; change --steps, --task or --max-episodes")
     screenshots = {episode_id: _screenshots(run, episode_id) for episode_id in snapshot.by_id}
     size_bytes = sum(path.stat().st_size for paths in screenshots.values() for path in paths)
-    _prepare(target, size_bytes)
+    _prepare(target)
     _write_page(target)
     _write_document(target, "api/run", run_document(run, snapshot, live=False))
     _write_document(target, "api/overview", overview_document(run, snapshot))
@@ -77,20 +77,13 @@ def _screenshots(run: Run, episode_id: str) -> list[Path]:
     return [path for path in paths if path.is_file() and not path.is_symlink()]
 
 
-def _prepare(target: Path, size_bytes: int) -> None:
+def _prepare(target: Path) -> None:
     if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / MARKER).is_file())):
         raise ConfigError(f"--export must be a new or empty folder, or an earlier export, but {target} is neither")
     for part in _PARTS:
         shutil.rmtree(target / part, ignore_errors=True)
     target.mkdir(parents=True, exist_ok=True)
     (target / MARKER).touch()
-    free_bytes = shutil.disk_usage(target).free
-    if size_bytes > free_bytes:
-        needed, free = (f"{size / 2**30:.1f} GiB" for size in (size_bytes, free_bytes))
-        raise ConfigError(
-            f"{needed} of screenshots do not fit on the disk of {target}, which has {free} free; "
-            "choose fewer episodes with --steps, --task or --max-episodes"
-        )
 
 
 def _write_page(target: Path) -> None:

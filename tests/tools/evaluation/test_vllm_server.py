@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 
@@ -12,20 +11,16 @@ import requests
 from support.desktop_harness import eventually
 
 from arpo_verl.errors import ConfigError, MissingDependencyError
-from arpo_verl.tools.evaluation import vllm_server
 from arpo_verl.tools.evaluation.vllm_server import serving
 
 PROGRAM = """#!{python}
-import contextlib, http.server, json, os, socket, subprocess, sys
+import http.server, json, os, subprocess, sys
 assert os.environ["ARPO_VERL_RUN"] == "1"
 if "--fail" in sys.argv:
     sys.exit("no kernel image is available")
 child = subprocess.Popen(["sleep", "600"])  # as vLLM has engine processes
 open(os.environ["ARGUMENTS"], "w").write(json.dumps([sys.argv[1:], os.getpid(), child.pid]))
 address = "127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])
-with contextlib.suppress(OSError), socket.socket() as other:
-    other.bind(address)
-    sys.exit("anybody could have had the port")
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
@@ -87,15 +82,6 @@ def test_why_it_does_not_start_is_told(tmp_path, arguments):
     with pytest.raises(ConfigError, match="(?s)ended with status 1.*no kernel image"):
         with serving(tmp_path, tmp_path / "log", images=1, options=["--fail"]):
             pass
-
-
-def test_its_port_is_nobody_elses_while_it_starts():
-    with vllm_server._held_port() as held, socket.socket() as other:
-        port = held.getsockname()[1]
-        with pytest.raises(OSError, match="in use"):
-            other.bind(("127.0.0.1", port))
-        with socket.create_server(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", port)):
-            pass  # a server that sets SO_REUSEADDR
 
 
 def test_without_vllm_it_says_so(tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections import namedtuple
 
 import pytest
 from support.pictures import png
@@ -89,14 +88,6 @@ def test_a_folder_with_something_else_in_it_is_refused(written, export, tmp_path
     with pytest.raises(ConfigError, match="new or empty folder, or an earlier export"):
         export(name="mine/data/thesis.txt")
     assert (tmp_path / "mine" / "data" / "thesis.txt").exists()
-
-
-def test_a_disk_that_is_too_small_is_told_before(written, export, monkeypatch, tmp_path):
-    written.episode(1)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(free=10))
-    with pytest.raises(ConfigError, match="do not fit on the disk of"):
-        export()
-    assert not list((tmp_path / "exported").rglob("*.png"))
 
 
 def test_links_and_missing_screenshots_are_left_out(written, export, tmp_path):
