@@ -12,16 +12,9 @@ def test_the_last_estimate_of_each_task_is_read_as_the_file_grows(tmp_path):
     path = tmp_path / "frontier.jsonl"
     file = FrontierFile(path)
     assert file.refresh() == []
+    path.write_text('{"step":1,"tasks":[1,{"task_id":2},{"task_id":"a","rate":"1"}]}\n{"step":null,"tasks":[]}\n{"ste')
+    assert file.refresh() == [], "no line is one of estimates"
     append_estimates(path, 1, [estimate("b"), estimate("a")])
     assert [(e.task_id, e.step) for e in file.refresh()] == [("a", 1), ("b", 1)]
     append_estimates(path, 2, [estimate("a", rate=0.75, drawn=2)])
     assert [(e.task_id, e.step, e.rate, e.drawn) for e in file.refresh()] == [("a", 2, 0.75, 2), ("b", 1, 0.5, 1)]
-
-
-def test_what_is_no_estimate_is_passed_over(tmp_path):
-    path = tmp_path / "frontier.jsonl"
-    path.write_text('{"step":1,"tasks":[1,{"task_id":2},{"task_id":"a","rate":"1"}]}\n{"step":null,"tasks":[]}\n{"ste')
-    file = FrontierFile(path)
-    assert file.refresh() == []
-    append_estimates(path, 3, [estimate("a")])
-    assert [e.step for e in file.refresh()] == [3]

@@ -30,25 +30,16 @@ def test_a_replay_of_an_unknown_episode_still_replaced_the_row(written, run):
     nowhere = {"step": None, "uid": None, "session": None}
     written.group(5, "u1", {"session": 0, "reward": 1, "advantage": 1, "replay": nowhere})
     training = run.snapshot().training(id)
-    assert training.replaced
-    assert training.replayed_by is None
-
-
-def test_the_later_line_of_a_group_counts(written, run):
-    id = written.episode(1)
-    written.group(1, "u1", {"session": 0, "reward": 1, "advantage": 1})
-    run.snapshot()
-    written.group(1, "u1", {"session": 0, "reward": 1, "advantage": 2})
-    assert run.snapshot().training(id).advantage == 2
+    assert training.replaced and training.replayed_by is None
 
 
 @pytest.mark.parametrize("line", ["nonsense", "[]", "{}", '{"uid": "u1", "rows": [3, {}, {"session": "x"}]}'])
-def test_lines_that_are_no_group_are_passed_over(written, run, line):
+def test_the_later_line_of_a_group_counts_and_one_of_no_group_is_passed_over(written, run, line):
     id = written.episode(1)
-    file = written.trajectories / "step_000001" / "groups.jsonl"
-    file.write_text(line + "\n")
-    written.group(1, "u1", {"session": 0, "reward": 1, "advantage": 1})
-    assert run.snapshot().training(id).advantage == 1
+    (written.trajectories / "step_000001" / "groups.jsonl").write_text(line + "\n")
+    for advantage in (1, 2):
+        written.group(1, "u1", {"session": 0, "reward": 1, "advantage": advantage})
+        assert run.snapshot().training(id).advantage == advantage
 
 
 def test_a_group_has_recorded_episodes_and_trained_rows(written, run):

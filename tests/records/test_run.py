@@ -35,29 +35,26 @@ def test_an_episode_is_summarized(written, run):
     assert (episode.num_turns, episode.wall_s, episode.started_at) == (3, 4.25, 1_700_000_003.0)
 
 
-def test_an_episode_of_an_older_version_lacks_what_it_did_not_record(written, run):
-    id = written.episode(1)
-    file = written.trajectories / id / "episode.json"
-    content = json.loads(file.read_text())
-    for name in ("started_at", "wall_s", "validation", "session", "num_turns", "instruction"):
-        del content[name]
-    file.write_text(json.dumps(content))
+OLDER = dict.fromkeys(("started_at", "wall_s", "validation", "session", "num_turns", "instruction"))
+
+
+@pytest.mark.parametrize(
+    ("content", "without", "summary"),
+    [
+        ({}, OLDER, {**OLDER, "session": 0, "num_turns": 2, "num_rows": 1, "instruction": ""}),
+        ({"rows": [{}, {}, {}]}, (), {"num_rows": 3}),
+        ({"rows": []}, (), {"num_rows": 0}),
+        ({"rows": None}, (), {"num_rows": 1}),
+        ({"reward": float("nan"), "wall_s": float("inf")}, (), {"reward": None, "wall_s": None}),
+    ],
+    ids=["older", "rows", "no rows", "null", "no numbers"],
+)
+def test_an_episode_lacks_what_it_did_not_record(written, run, content, without, summary):
+    file = written.trajectories / written.episode(1, **content) / "episode.json"
+    kept = {name: value for name, value in json.loads(file.read_text()).items() if name not in without}
+    file.write_text(json.dumps(kept))
     (episode,) = run.snapshot().episodes
-    assert (episode.started_at, episode.wall_s, episode.validation) == (None, None, None)
-    assert (episode.session, episode.num_turns, episode.num_rows, episode.instruction) == (0, 2, 1, "")
-
-
-@pytest.mark.parametrize(("rows", "count"), [([{}, {}, {}], 3), ([], 0), (None, 1)])
-def test_the_rows_of_an_episode_are_counted(written, run, rows, count):
-    written.episode(1, rows=rows)
-    (episode,) = run.snapshot().episodes
-    assert episode.num_rows == count
-
-
-def test_numbers_that_json_does_not_know_are_none(written, run):
-    written.episode(1, reward=float("nan"), wall_s=float("inf"))
-    (episode,) = run.snapshot().episodes
-    assert (episode.reward, episode.wall_s) == (None, None)
+    assert {name: getattr(episode, name) for name in summary} == summary
 
 
 def test_episodes_come_in_the_order_of_steps(written, run):
@@ -72,10 +69,6 @@ def test_only_new_episodes_are_read(written, run, reads):
     written.episode(2, uid="c")
     assert len(run.snapshot().episodes) == 3
     assert sorted(reads) == ["press-ok__a_0", "press-ok__b_0", "press-ok__c_0"]
-
-
-def test_a_look_that_finds_nothing_new_gives_the_same_snapshot(written, run):
-    written.episode(1)
     assert run.snapshot() is run.snapshot()
 
 
@@ -101,20 +94,13 @@ def test_a_session_that_was_played_anew_replaces_the_earlier_one(written, run):
     assert run.snapshot().by_id[id].success == 1.0
 
 
-def test_screenshots_taken_away_later_are_counted_anew(written, run):
-    id = written.episode(1, screenshots=3)
-    assert run.snapshot().by_id[id].screenshots == 3
-    (written.trajectories / id / "01.png").unlink()
-    assert run.snapshot().by_id[id].screenshots == 2
-
-
-def test_an_episode_taken_away_is_gone(written, run):
-    id = written.episode(1)
-    written.episode(2)
-    run.snapshot()
-    shutil.rmtree(written.trajectories / id)
+def test_what_is_taken_away_later_is_gone(written, run):
+    kept, gone = written.episode(1, screenshots=3), written.episode(2)
+    assert run.snapshot().by_id[kept].screenshots == 3
+    (written.trajectories / kept / "01.png").unlink()
+    shutil.rmtree(written.trajectories / gone)
     snapshot = run.snapshot()
-    assert [episode.step for episode in snapshot.episodes] == [2]
+    assert [(id, episode.screenshots) for id, episode in snapshot.by_id.items()] == [(kept, 2)]
     assert not snapshot.broken
 
 
@@ -143,38 +129,23 @@ def test_a_broken_episode_is_told_and_costs_no_other(written, run, content, reas
     assert list(snapshot.broken) == ["step_000001/press-ok__bad_0"]
 
 
-def test_a_broken_episode_completed_in_place_is_read(written, run):
+def test_a_broken_episode_is_read_once_it_is_whole(written, run):
     id = written.episode(1)
     file = written.trajectories / id / "episode.json"
     whole = file.read_text()
-    file.write_text(whole[:100])
-    assert run.snapshot().broken
-    file.write_text(whole)
-    snapshot = run.snapshot()
-    assert snapshot.by_id[id].success == 1.0
-    assert not snapshot.broken
-
-
-def test_a_folder_without_an_episode_is_told_once_it_has_one_no_more(written, run):
-    folder = written.folder(1, "press-ok__u1_0")
-    assert list(run.snapshot().broken) == ["step_000001/press-ok__u1_0"]
-    written.episode(1)
-    assert not run.snapshot().broken
-    assert folder.is_dir()
+    for broken in (whole[:100], None):
+        file.unlink() if broken is None else file.write_text(broken)
+        assert list(run.snapshot().broken) == [id]
+        file.write_text(whole)
+        snapshot = run.snapshot()
+        assert snapshot.by_id[id].success == 1.0 and not snapshot.broken
 
 
 def test_what_is_being_played_is_no_episode_yet(written, run):
     written.live(1)
+    (written.path / "metrics.jsonl").touch()
     snapshot = run.snapshot()
-    assert not snapshot.episodes
-    assert not snapshot.broken
-
-
-def test_a_run_that_has_recorded_nothing_yet_opens(tmp_path):
-    (tmp_path / "metrics.jsonl").touch()
-    run = open_run(tmp_path)
-    assert not run.snapshot().episodes
-    assert run.metrics().steps == ()
+    assert not snapshot.episodes and not snapshot.broken and run.metrics().steps == ()
 
 
 def test_a_selection_knows_no_other_episode(written, run):
@@ -191,30 +162,20 @@ def test_a_selection_knows_no_other_episode(written, run):
 
 def test_a_selection_takes_the_latest(written, run):
     ids = [written.episode(step, uid=f"u{step}") for step in (1, 2, 3)]
-    assert list(run.select(lambda _: True, latest=2).by_id) == ids[1:]
-    assert list(run.select(lambda _: True, latest=9).by_id) == ids
+    for latest, selected in ((2, ids[1:]), (9, ids)):
+        assert list(run.select(lambda _: True, latest).by_id) == selected
 
 
-def test_a_run_opens_by_its_trajectories_folder_too(written):
+def test_a_run_opens_by_its_trajectories_too_and_another_path_is_refused(written, tmp_path):
     written.episode(1)
     written.metrics(1, loss=2.0)
     run = open_run(written.trajectories)
-    assert run.name == "a-run"
-    assert len(run.snapshot().episodes) == 1
-    assert run.metrics().steps == (1,)
-
-
-def test_a_folder_that_is_no_run_names_the_runs_in_it(written, tmp_path):
-    with pytest.raises(ConfigError, match="which has neither; runs in it: .*a-run"):
-        open_run(tmp_path)
-
-
-def test_what_is_no_folder_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="which is not there"):
-        open_run(tmp_path / "none")
+    assert (run.name, len(run.snapshot().episodes), run.metrics().steps) == ("a-run", 1, (1,))
     (tmp_path / "file").write_bytes(png())
-    with pytest.raises(ConfigError, match="which is a file"):
-        open_run(tmp_path / "file")
+    refused = {"": "which has neither; runs in it: .*a-run", "none": "which is not there", "file": "which is a file"}
+    for name, why in refused.items():
+        with pytest.raises(ConfigError, match=why):
+            open_run(tmp_path / name)
 
 
 EPISODE = "step_000001/press-ok__u1_0"

@@ -54,12 +54,11 @@ def test_what_was_not_measured_is_said_to_be_so(tmp_path):
     assert "starts that a fault ended    2; the last: the queue died" in format_summary(summarize_run(tmp_path))
 
 
-def test_a_folder_without_metrics_is_told(tmp_path):
+def test_a_run_counts_all_its_starts_but_none_of_a_run_begun_anew(tmp_path):
     with pytest.raises(ConfigError, match="metrics.jsonl"):
         summarize_run(tmp_path)
-
-
-def test_a_resumed_run_is_summarized_over_all_its_starts(tmp_path):
+    write_metrics(tmp_path, [(1, training(0.9)), (2, training(0.9))])
+    keep_earlier_metrics(tmp_path, resumes=False)
     write_metrics(tmp_path, [(1, training(0.1)), (2, training(0.2)), (3, training(0.3))])
     keep_earlier_metrics(tmp_path, resumes=True)
     assert summarize_run(tmp_path).steps == 3  # a start that resumes has no metrics of its own yet
@@ -67,11 +66,4 @@ def test_a_resumed_run_is_summarized_over_all_its_starts(tmp_path):
     summary = summarize_run(tmp_path)
     assert summary.steps == 4
     assert summary.first_steps_success == pytest.approx((0.1 + 0.2 + 0.5 + 0.6) / 4)
-
-
-def test_a_run_begun_anew_loses_nothing_and_counts_nothing_of_the_old_one(tmp_path):
-    write_metrics(tmp_path, [(1, training(0.1)), (2, training(0.2))])
-    keep_earlier_metrics(tmp_path, resumes=False)
-    write_metrics(tmp_path, [(1, training(0.5))])
-    assert summarize_run(tmp_path).steps == 1
     assert len((tmp_path / "metrics.old000.jsonl").read_text().splitlines()) == 2
