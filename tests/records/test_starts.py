@@ -54,18 +54,14 @@ def test_a_start_follows_the_fault_that_ended_the_one_before(tmp_path):
     assert faults_before(tmp_path, starts) == [None, "15", None, "26"]
 
 
-def test_faults_are_read_in_their_order(tmp_path):
-    run_dir = tmp_path / "run"
-    assert read_faults(run_dir) == []
+def test_faults_are_read_in_their_order_without_damaged_lines_and_move_no_cursor(tmp_path):
+    assert read_faults(tmp_path) == []
+    (tmp_path / FAULTS_FILE).write_text("\n".join(DAMAGED) + "\n")
     before = time.time()
-    note_fault(run_dir, "an engine died")
-    note_fault(run_dir, "the queue died")
-    first, second = read_faults(run_dir)
-    assert (first.sentence, second.sentence) == ("an engine died", "the queue died")
+    note_fault(tmp_path, "an engine died")
+    note_fault(tmp_path, "the\x1b[2Jqueue\ndied", lasts=True)
+    first, second = read_faults(tmp_path)
     assert before <= first.time <= second.time <= time.time()
-
-
-def test_damaged_lines_are_passed_over_and_a_line_moves_no_cursor(tmp_path):
-    lines = [*DAMAGED, '{"time": 5, "sentence": "an\\u001b[2Jengine\\ndied"}']
-    (tmp_path / FAULTS_FILE).write_text("\n".join(lines))
-    assert read_faults(tmp_path) == [Fault(5, "an?[2Jengine died")]
+    assert [first, second] == [
+        Fault(first.time, "an engine died"), Fault(second.time, "the?[2Jqueue died", lasts=True)
+    ]  # fmt: skip
