@@ -70,11 +70,6 @@ def test_the_list_is_what_the_rule_keeps(tmp_path):
     assert "every fate is certain" in str(filtered)
 
 
-def test_an_infeasible_task_is_a_task_like_others_unless_it_is_to_be_left_out(tmp_path):
-    (task,) = run_filter(tmp_path, [INFEASIBLE]).tasks
-    assert (task.fate, task.runs) == (Fate.TOO_FEW, 4)
-
-
 def test_what_doing_nothing_solves_is_named_and_not_played(tmp_path, monkeypatch):
     begun = []
     monkeypatch.setattr(FakeEnvironment, "evaluate", lambda desktop: Evaluation(1.0))
@@ -102,7 +97,9 @@ def test_a_filter_goes_on_with_an_evaluation(tmp_path):
         run_filter(tmp_path, TASKS)
 
 
-def test_an_empty_list_is_written_too(tmp_path):
-    filtered = run_filter(tmp_path, PLAYED[1:])
-    folder = write_training_list(tmp_path, filtered, PLAYED)
+def test_an_empty_list_is_written_and_an_infeasible_task_is_one_like_others_unless_it_is_to_be_left_out(tmp_path):
+    filtered = run_filter(tmp_path, [INFEASIBLE])
+    (task,) = filtered.tasks
+    assert (task.fate, task.runs) == (Fate.TOO_FEW, 4)
+    folder = write_training_list(tmp_path, filtered, [INFEASIBLE])
     assert filtered.of_list is None and (folder / "test_all.json").read_text() == "{}\n"

@@ -33,15 +33,13 @@ def test_a_rule_is_a_range_of_successes(text, runs, low, high):
     assert KeepRule.parse(text, runs) == KeepRule(low, high, runs)
 
 
+NO_RANGES = ("", "successes", "1 <= wins", "__import__('os').system('x')", "1 <= successes <= 15 or True")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "must be a range of successes"),
-        ("successes", "must be a range of successes"),
-        ("1 <= wins", "must be a range of successes"),
-        ("__import__('os').system('x')", "must be a range of successes"),
-        ("1 <= successes <= 15 or True", "must be a range of successes"),
-        ("-1 <= successes", "must be a range of successes"),
+        *((text, "must be a range of successes") for text in (*NO_RANGES, "-1 <= successes")),
         ("17 <= successes", "up to --runs=16"),
         ("1 <= successes <= 17", "up to --runs=16"),
         ("1 <= rate <= 15", "up to 1, as a rate"),
@@ -141,16 +139,14 @@ def test_with_an_error_the_doubt_told_is_the_share_of_lists_that_differ():
 
 
 def test_a_fault_is_played_anew_and_never_counts():
-    outcomes = {"a": [None, 0, None, 1], "b": [None] * 12}
+    outcomes = {"a": [None, 0, None, 1], "b": [None] * 12, "c": [0, None, None, None, None, 0, 0]}
     episodes, decided = play(outcomes, KeepRule(1, 3, 4), desktops=1)
-    assert (decided["a"].fate, decided["a"].solved, decided["a"].runs) == (Fate.KEPT, 1, 2)
-    assert (decided["b"].fate, decided["b"].runs) == (Fate.UNSETTLED, 0)
-    assert episodes == 4 + 4 + MOST_FAULTS
-
-
-def test_a_task_that_faults_leave_open_is_unsettled():
-    _, decided = play({"a": [0, None, None, None, None, 0, 0]}, KeepRule(1, 3, 4), desktops=1)
-    assert (decided["a"].fate, decided["a"].runs) == (Fate.UNSETTLED, 3)
+    assert {id: (one.fate, one.solved, one.runs) for id, one in decided.items()} == {
+        "a": (Fate.KEPT, 1, 2),
+        "b": (Fate.UNSETTLED, 0, 0),
+        "c": (Fate.UNSETTLED, 0, 3),
+    }
+    assert episodes == 4 + 2 * (4 + MOST_FAULTS)
 
 
 @pytest.mark.parametrize(("failed", "fate"), [(MOST_FAULTS, Fate.TOO_FEW), (MOST_FAULTS + 1, Fate.UNSETTLED)])

@@ -62,10 +62,13 @@ def test_a_longer_one_tells_a_budget_by_its_verdict_on_the_way_alone(folder):
         *({"success": 2}, {"success": "nan"}, {"stop_reason": "tired"}, {"verdicts": [1]}),
         *({"num_turns": None}, {"num_turns": 10**400}, {"num_turns": -1}),
         *({"session": 1}, {"task_id": "b"}, {"task_id": ["a"]}, {"uid": "0123456789ab-15"}, {"uid": 5}),
+        '{"task_id": "a", "uid"',
     ],
 )
 def test_a_broken_record_is_none(folder, content):
-    record(folder, Trial("a", 0, 15), **content)
+    place = record(folder, Trial("a", 0, 15), **({} if isinstance(content, str) else content))
+    if isinstance(content, str):
+        (place / "episode.json").write_text(content)
     assert folder.results(Trial("a", 0, 15)) is None
     assert folder.read().results == ()
 
@@ -74,13 +77,6 @@ def test_a_copy_of_a_record_is_not_counted_twice(folder):
     place = record(folder, Trial("a", 0, 15))
     shutil.copytree(place, place.with_name(f"{place.name}-copy"))
     assert folder.read().results == folder.results(Trial("a", 0, 15))
-
-
-def test_a_torn_record_is_none(folder):
-    place = record(folder, Trial("a", 0, 15))
-    (place / "episode.json").write_text('{"task_id": "a", "uid"')
-    assert folder.results(Trial("a", 0, 15)) is None
-    assert folder.read().results == ()
 
 
 def test_a_fault_counts_until_its_trial_has_a_result(folder):
@@ -126,20 +122,16 @@ def test_the_lock_goes_with_its_process(tmp_path):
         assert folder.read().results == ()
 
 
-@pytest.mark.parametrize(
-    "content", ['{"settings"', "{}", "[]", '{"settings": {"max_steps": [5]}, "tasks": [1]}', "[" * 99999]
-)
-def test_a_torn_one_is_not_gone_on_with(tmp_path, content):
-    (tmp_path / "evaluation.json").write_text(content)
-    with pytest.raises(ConfigError, match="must be an evaluation's folder"):
-        with EvaluationFolder.held(tmp_path, SETTINGS, TASKS):
-            pass
-    assert (tmp_path / "evaluation.json").read_text() == content
+HERE = '{"settings": {"max_steps": [5]}, "tasks": [1]}'
 
 
-def test_what_is_no_evaluation_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="must be an evaluation's folder"):
-        EvaluationFolder(tmp_path)
-    (tmp_path / "evaluation.json").write_text('{"settings": {"max_steps": "many"}, "tasks": []}')
+@pytest.mark.parametrize("content", [None, '{"settings"', "{}", "[]", HERE, HERE.replace("[5]", '"many"'), "[" * 99999])
+def test_what_is_no_evaluation_is_refused_and_not_gone_on_with(tmp_path, content):
+    if content is not None:
+        (tmp_path / "evaluation.json").write_text(content)
+        with pytest.raises(ConfigError, match="must be an evaluation's folder"):
+            with EvaluationFolder.held(tmp_path, SETTINGS, TASKS):
+                pass
+        assert (tmp_path / "evaluation.json").read_text() == content
     with pytest.raises(ConfigError, match="must be an evaluation's folder"):
         EvaluationFolder(tmp_path)

@@ -23,12 +23,6 @@ def test_a_budget_that_an_episode_does_not_tell_is_played_apart():
     scheduler.finished(trial, (result("a", 0, 50), result("a", 0, 100)))
     (apart,) = scheduler.next_trials(8)
     assert apart == Trial("a", 0, 15)
-    scheduler.finished(apart, (result("a", 0, 15),))
-    assert (scheduler.next_trials(8), scheduler.expected) == ([], 2)
-
-
-def test_a_fault_asks_for_nothing_more():
-    scheduler = EachRun(["a"], 1, [15, 50])
-    (trial,) = scheduler.next_trials(1)
-    scheduler.finished(trial, FailedTrial("a", 0, 50, "DesktopLostError", "gone"))
-    assert scheduler.next_trials(1) == []
+    for outcome in ((result("a", 0, 15),), FailedTrial("a", 0, 100, "DesktopLostError", "gone")):
+        scheduler.finished(apart, outcome)
+        assert (scheduler.next_trials(8), scheduler.expected) == ([], 2)

@@ -21,33 +21,20 @@ def result(task_id, run, success, turns=4, stop_reason=StopReason.FINISHED):
     return Result(task_id, "os", run, 15, success, turns, stop_reason, "step_000000/x")
 
 
-def test_success_is_the_mean_over_tasks_however_many_runs_each_has():
-    results = [result("a", 0, 1.0), result("a", 1, 0.0), result("a", 2, 0.0), result("a", 3, 1.0), result("b", 0, 1.0)]
-    summary = summarize(["a", "b"], results)
-    assert (summary.success, summary.tasks, summary.runs) == (0.75, 2, 5)
-
-
-def test_faults_and_missing_runs_are_told_and_never_scored():
-    results = [result("a", 0, 1.0), result("a", 1, 1.0), result("b", 1, 0.0), result("z", 0, 0.0)]
-    faults = [FailedTrial("b", 0, 15, "DesktopLostError", "gone"), FailedTrial("z", 1, 15, "DesktopLostError", "gone")]
+def test_each_task_counts_the_same_and_what_failed_is_told_and_never_scored():
+    results = [result("a", 0, 1.0, 3), result("a", 1, 0.0, 6, StopReason.PARSE_ERROR), result("a", 2, 0.0)]
+    results += [result("a", 3, 1.0), result("b", 1, 1.0, 15), result("z", 0, 0.0)]
+    faults = [FailedTrial(task_id, 2, 15, "DesktopLostError", "gone") for task_id in ("b", "z")]
     summary = summarize(["a", "b", "c"], results, faults)
-    assert (summary.success, summary.tasks, summary.unscored) == (0.5, 2, 1)
-    assert (summary.runs, summary.fewest_runs, summary.most_runs, summary.faults) == (3, 1, 2, 1)
+    assert (summary.success, summary.tasks, summary.unscored) == (0.75, 2, 1)
+    assert (summary.runs, summary.fewest_runs, summary.most_runs, summary.faults) == (5, 1, 4, 1)
+    assert (summary.turns, summary.format_errors) == (6.4, 1)
 
 
-def test_turns_and_format_errors_are_of_runs():
-    results = [result("a", 0, 1.0, 3), result("a", 1, 0.0, 6, StopReason.PARSE_ERROR), result("b", 0, 0.0, 15)]
-    summary = summarize(["a", "b"], results)
-    assert (summary.turns, summary.format_errors) == (8.0, 1)
-
-
-def test_nothing_scored_is_no_figure():
+def test_nothing_scored_is_no_figure_and_one_task_has_no_interval():
     summary = summarize(["a"], [])
     assert (summary.success, summary.interval, summary.turns, summary.pass_at_k) == (None, None, None, ())
     assert (summary.unscored, summary.runs, summary.most_runs) == (1, 0, 0)
-
-
-def test_one_task_has_no_interval():
     assert success_interval([[1.0, 0.0, 1.0]]) is None
 
 
@@ -111,9 +98,5 @@ def test_pass_at_k_is_over_the_tasks_that_have_k_runs():
     assert [(one.k, one.tasks) for one in found] == [(2, 3), (4, 2)]
     assert [one.value for one in found] == pytest.approx([(0.5 + 0 + 1) / 3, 0.5])
     assert passes([[1.0], [0.0]]) == passes([]) == ()
+    assert [passes(parts)[0].value for parts in ([[0.9, 0.5]], [[0.9, 1.0], [0.5, 0.0]])] == [0, 0.5], "not solved"
     assert [one.k for one in passes([[1.0] * 16, [0.0] * 4, [0.0] * 7])] == [2, 4]  # 8 and 16 are one task's alone
-
-
-def test_a_part_of_the_score_solves_nothing():
-    assert passes([[0.9, 0.5]])[0].value == 0
-    assert passes([[0.9, 1.0], [0.5, 0.0]])[0].value == 0.5
