@@ -44,46 +44,42 @@ def test_a_task_whose_success_jumped_says_so_with_the_first_success(written, run
 
 
 def test_a_row_holds_every_column(written, run):
-    id = written.episode(1)
+    did = [{"actions": [{"action": "Wait"}, {"action": "Click"}]}, {"actions": [{"action": "Click"}, {"action": "rm"}]}]
+    id = written.episode(1, turns=did)
     row = rows_of(EpisodesFeed().document(run.snapshot(), None))[id]
+    assert row["actions"] == ("Click", "Wait")
     assert tuple(row) == COLUMNS
     assert (row["task_id"], row["step"], row["session"], row["validation"]) == ("press-ok", 1, 0, False)
     assert (row["advantage"], row["replaced"], row["replayed_into"]) == (None, False, [])
 
 
-def test_a_cursor_gets_only_what_changed(written, run):
-    feed = EpisodesFeed()
-    written.episode(1, uid="a")
-    first = feed.document(run.snapshot(), None)
-    assert first["complete"]
-    new = written.episode(2, uid="b")
-    second = feed.document(run.snapshot(), first["cursor"])
-    assert (list(rows_of(second)), second["complete"]) == ([new], False)
-    third = feed.document(run.snapshot(), second["cursor"])
-    assert (third["rows"], third["cursor"]) == ([], second["cursor"])
+@pytest.fixture
+def feed(run):
+    """What is new for a page that has the last answer's cursor: the rows by id."""
+    feed, cursor = EpisodesFeed(), None
+
+    def changed():
+        nonlocal cursor
+        document = feed.document(run.snapshot(), cursor)
+        assert document["complete"] is (cursor is None)
+        cursor = document["cursor"]
+        return rows_of(document)
+
+    return changed
 
 
-def test_an_advantage_that_becomes_known_changes_the_row(written, run):
-    feed = EpisodesFeed()
-    id = written.episode(1)
-    written.episode(1, uid="other")
-    cursor = feed.document(run.snapshot(), None)["cursor"]
-    written.group(1, "u1", {"session": 0, "reward": 1, "advantage": 0.5})
-    changed = rows_of(feed.document(run.snapshot(), cursor))
-    assert list(changed) == [id]
-    assert changed[id]["advantage"] == 0.5
-
-
-def test_a_replay_changes_the_row_of_the_episode_that_was_replayed(written, run):
-    feed = EpisodesFeed()
+def test_a_cursor_gets_only_what_changed(written, feed):
     success = written.episode(1, uid="old")
-    failed = written.episode(2, uid="new", success=0.0)
-    cursor = feed.document(run.snapshot(), None)["cursor"]
+    assert list(feed()) == [success]
+    failed, other = written.episode(2, uid="new", success=0.0), written.episode(2, uid="other")
+    assert list(feed()) == [failed, other]
+    assert feed() == {}
+    written.group(2, "other", {"session": 0, "reward": 1, "advantage": 0.5})
+    assert [(id, row["advantage"]) for id, row in feed().items()] == [(other, 0.5)]
     replay = {"step": 1, "uid": "old", "session": 0}
     written.group(2, "new", {"session": 0, "reward": 1, "advantage": 1, "replay": replay})
-    changed = rows_of(feed.document(run.snapshot(), cursor))
-    assert changed[success]["replayed_into"] == [failed]
-    assert changed[failed]["replaced"]
+    changed = feed()
+    assert changed[success]["replayed_into"] == [failed] and changed[failed]["replaced"]
 
 
 def test_after_a_row_is_gone_all_are_sent(written, run):

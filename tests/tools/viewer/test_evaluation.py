@@ -19,29 +19,23 @@ RUN = {
     "episode_id": "step_000001/a__u_0",
     "stop_reason": "finished",
 }
+NONE = {"table": [], "tasks": []}
+TASKS = [{"task_id": "a", "domain": "os", "runs": [RUN]}]
 
 
-def opened(path, content):
-    run = ViewerRun(path / "run")
+@pytest.mark.parametrize(
+    ("content", "document"),
+    [
+        (None, NONE),
+        ({"table": [ROW], "tasks": TASKS}, {"table": [ROW], "tasks": TASKS}),
+        *((odd, NONE) for odd in ({"table": [7]}, {"table": [{"budget": "many"}]}, {"tasks": [{"runs": []}]}, [])),
+    ],
+)
+def test_tables_and_runs_are_handed_over_and_results_of_other_types_are_none(tmp_path, content, document):
+    run = ViewerRun(tmp_path / "run")
     run.episode(1)
     if content is not None:
         (run.path / "results.json").write_text(json.dumps(content))
-    return open_run(run.path)
-
-
-def test_a_run_without_results_is_no_evaluation(tmp_path):
-    run = opened(tmp_path, None)
-    assert run_document(run, run.snapshot(), live=False)["evaluation"] is False
-    assert evaluation_document(run) == {"table": [], "tasks": []}
-
-
-def test_tables_and_runs_are_handed_over(tmp_path):
-    run = opened(tmp_path, {"table": [ROW], "tasks": [{"task_id": "a", "domain": "os", "runs": [RUN]}]})
-    assert run_document(run, run.snapshot(), live=False)["evaluation"] is True
-    document = json.loads(json.dumps(evaluation_document(run)))
-    assert document == {"table": [ROW], "tasks": [{"task_id": "a", "domain": "os", "runs": [RUN]}]}
-
-
-@pytest.mark.parametrize("odd", [{"table": [7]}, {"table": [{"budget": "many"}]}, {"tasks": [{"runs": []}]}, []])
-def test_results_of_other_types_are_none(tmp_path, odd):
-    assert evaluation_document(opened(tmp_path, odd)) == {"table": [], "tasks": []}
+    run = open_run(run.path)
+    assert run_document(run, run.snapshot(), live=False)["evaluation"] is (content is not None)
+    assert json.loads(json.dumps(evaluation_document(run))) == document

@@ -64,14 +64,11 @@ def raw(url, path, **headers):
     return answer.status, answer.read()
 
 
-def test_the_page_and_its_files_are_served(url):
+def test_the_page_and_every_document_are_served(written, url):
     page = requests.get(url)
     assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert 'data-source="server"' in page.text
     assert requests.get(url + "assets/source.js").headers["content-type"].startswith("text/javascript")
-
-
-def test_every_document_is_served(written, url):
     id = written.episode(1)
     written.metrics(1, loss=2.0)
     assert requests.get(url + "api/run").json()["num_episodes"] == 1
@@ -91,6 +88,9 @@ def test_every_document_is_served(written, url):
     assert aligned == {"pairs": [[0, 0, True], [1, 1, True]]}
     moving = requests.get(url + f"moving/{id}")
     assert (moving.headers["content-type"], moving.content[:6]) == ("image/gif", b"GIF89a")
+    while (found := requests.get(url + "api/search", params={"q": "press"}).json())["indexed"] < 1:
+        pass
+    assert found["ids"] == [id] and requests.get(url + "api/search").status_code == 422
     assert requests.get(url + "api/metrics").json()["series"] == {"loss": [2.0]}
     assert requests.get(url + "api/live").json()["running"] == []
 

@@ -15,7 +15,6 @@ from arpo_verl.records.starts import note_fault, note_start
 from arpo_verl.tools.cli.main import main
 from arpo_verl.tools.viewer import report
 from arpo_verl.tools.viewer.overview.content import OverviewFeed, overview_document
-from arpo_verl.tools.viewer.overview.replay import replay_effect
 
 HOSTILE = '</code></style></details><script>window.ran=1</script><img src=x onerror="window.ran=1"> {{ 7 * 7 }}'
 VALIDATION = "val-aux__embedded__success__mean@1"
@@ -88,13 +87,8 @@ def row(session, reward, replay=None):
 
 def test_success_by_task_counts_training_and_validation_apart(made):
     hard, easy = overview_of(made)["tasks"]
-    assert (hard["task_id"], rate(hard["training"]), rate(hard["earlier"]), rate(hard["later"])) == (
-        "hard",
-        (1, 8),
-        (0, 4),
-        (1, 4),
-    )
-    assert (easy["task_id"], rate(easy["training"])) == ("easy", (4, 8))
+    assert [rate(hard[name]) for name in ("training", "earlier", "later")] == [(1, 8), (0, 4), (1, 4)]
+    assert (hard["task_id"], easy["task_id"], rate(easy["training"])) == ("hard", "easy", (4, 8))
     assert (rate(hard["first_validation"]), rate(hard["last_validation"])) == ((0, 1), (1, 1))
     low, high = pytest.approx(0.0224, abs=1e-3), pytest.approx(0.4709, abs=1e-3)
     assert hard["training"] == {"count": 1, "total": 8, "share": 0.125, "low": low, "high": high}
@@ -103,17 +97,12 @@ def test_success_by_task_counts_training_and_validation_apart(made):
 
 def test_success_by_step_and_validations(made):
     made.episode(5, "easy", "e5", 0, 1.0)  # a step that is being played
-    overview = overview_of(made)
-    assert [(one["step"], rate(one["recorded"]), one["measured"]) for one in overview["success"]] == [
-        (1, (1, 4), 0.25),
-        (2, (1, 4), 0.25),
-        (3, (2, 4), 0.5),
-        (4, (1, 4), 0.25),
-    ]
-    assert [(one["step"], rate(one["recorded"]), one["measured"]) for one in overview["validations"]] == [
-        (0, (0, 1), 0.0),
-        (4, (1, 1), 1.0),
-    ]
+    success, validations = (
+        [(one["step"], rate(one["recorded"]), one["measured"]) for one in overview_of(made)[name]]
+        for name in ("success", "validations")
+    )
+    assert success == [(1, (1, 4), 0.25), (2, (1, 4), 0.25), (3, (2, 4), 0.5), (4, (1, 4), 0.25)]
+    assert validations == [(0, (0, 1), 0.0), (4, (1, 1), 1.0)]
 
 
 def test_replays_effect(made):
@@ -129,12 +118,10 @@ def test_replays_effect(made):
 
 
 def test_of_a_group_trained_on_twice_after_a_resume_the_later_counts(written):
-    for step in (3, 4):
+    for step, replay in ((3, {"step": 1, "uid": None, "session": None}), (4, None)):
         written.folder(step, "u")
-    written.group(3, "u", row(0, 1.0, {"step": 1, "uid": None, "session": None}), row(1, 0.0))
-    written.group(4, "u", row(0, 0.0), row(1, 0.0))
-    run = open_run(written.path)
-    assert replay_effect(run.snapshot().index.groups(), [], run.metrics()).ages == []
+        written.group(step, "u", row(0, 1.0, replay), row(1, 0.0))
+    assert overview_of(written)["replay"]["ages"] == []
 
 
 def test_parts_of_a_step_add_up_to_it(made):
@@ -147,11 +134,8 @@ def test_parts_of_a_step_add_up_to_it(made):
         "validation, beside the steps": 30.0,
     }
     assert sum(part["share"] or 0.0 for part in overview["parts"]) == pytest.approx(1)
-    assert [(task["task_id"], task["wall_s"]) for task in overview["slowest"]] == [
-        ("all tasks", 4.0),
-        ("hard", 6.0),
-        ("easy", 2.0),
-    ]
+    slowest = {task["task_id"]: task["wall_s"] for task in overview["slowest"]}
+    assert list(slowest.items()) == [("all tasks", 4.0), ("hard", 6.0), ("easy", 2.0)]
 
 
 def test_charts_hold_what_is_not_always_zero(made):
@@ -211,14 +195,20 @@ def test_time_left_is_estimated_from_the_last_steps_where_the_total_is_known(mad
     assert [each["fault"] for each in overview["starts"]] == [None, "an engine died"]
 
 
-def test_a_run_that_has_only_begun_says_what_is_missing(written):
+def test_a_run_says_what_it_did_not_record(written):
     overview = overview_of(written)
-    assert [sentence.split(":")[0] for sentence in overview["missing"]] == [
-        "No recipe and no versions",
-        "No metrics",
-        "No episodes",
+    assert [sentence.split(":")[0].split()[-1].lower() for sentence in overview["missing"]] == [
+        "versions",
+        "metrics",
+        "episodes",
     ]
     assert (overview["summary"], overview["tasks"], overview["steps"]) == (None, [], [])
+    path = written.trajectories / written.episode(1) / "episode.json"  # an old one
+    path.write_text(json.dumps({"task_id": "press-ok", "success": 0.5, "turns": [{"text": "x"}], "reward": 0.5}))
+    written.metrics(1, rollout__success_mean=0.5, replay__injected=1.0, replay__groups_all_failed=1.0)
+    overview = overview_of(written)
+    assert "no groups.jsonl" in " ".join(overview["missing"])
+    assert (overview["replay"]["injected"], overview["partial_scores"]) == (1, 1)
 
 
 def test_a_run_that_starts_shows_its_phase_and_the_end_of_its_output(tmp_path):
@@ -237,17 +227,6 @@ def test_episodes_that_no_training_played_are_all_counted(written, validation):
     assert (overview["trains"], overview["num_training"], overview["num_validation"]) == (False, 1, 0)
     assert [sample["task_id"] for sample in overview["samples"]["first_successes"]] == ["press-ok"]
     assert rate(overview["tasks"][0]["training"]) == (1, 1) and overview["missing"] == []
-
-
-def test_an_old_run_without_groups_and_times_is_shown(written):
-    episode = written.episode(1, success=0.5)
-    path = written.trajectories / episode / "episode.json"
-    path.write_text(json.dumps({"task_id": "press-ok", "success": 0.5, "turns": [{"text": "x"}], "reward": 0.5}))
-    written.metrics(1, rollout__success_mean=0.5, replay__injected=1.0, replay__groups_all_failed=1.0)
-    overview = overview_of(written)
-    missing = " ".join(overview["missing"])
-    assert "no groups.jsonl" in missing
-    assert (overview["replay"]["injected"], overview["partial_scores"]) == (1, 1)
 
 
 def test_odd_values_in_a_run_s_files_cost_themselves_and_not_the_overview(written):
@@ -279,32 +258,37 @@ def embedded(file):
     return json.loads(data)
 
 
-def test_text_of_a_model_ends_no_script_of_the_file(written, tmp_path):
+@pytest.fixture
+def report_of(tmp_path):
+    """Write the report of a run; returns what the page finds in the file."""
+
+    def write(written):
+        report.write_report(open_run(written.path), tmp_path / "report.html")
+        return embedded(tmp_path / "report.html")
+
+    return write
+
+
+def test_text_of_a_model_ends_no_script_of_the_file(written, tmp_path, report_of):
     written.episode(1, instruction=HOSTILE, success=0.0)
-    report.write_report(open_run(written.path), tmp_path / "report.html")
-    (sample,) = embedded(tmp_path / "report.html")["documents"]["api/overview"]["samples"]["failures"]
+    (sample,) = report_of(written)["documents"]["api/overview"]["samples"]["failures"]
     assert sample["instruction"] == HOSTILE
     assert "window.ran=1</script>" not in (tmp_path / "report.html").read_text()
 
 
-def test_screenshots_that_are_gone_or_torn_are_left_out(made, tmp_path):
+def test_screenshots_that_are_gone_or_torn_and_those_beyond_the_budget_are_left_out(made, monkeypatch, report_of):
+    whole = report_of(made)["pictures"]
     for path in made.trajectories.glob("*/*/00.png"):
         path.unlink()
     for path in made.trajectories.glob("*/hard*/01.png"):
         path.write_bytes(b"torn")
-    report.write_report(open_run(made.path), tmp_path / "report.html")
-    pictures = embedded(tmp_path / "report.html")["pictures"]
+    pictures = report_of(made)["pictures"]
     assert pictures and all("easy" in path and path.endswith("01.png") for path in pictures)
-
-
-def test_pictures_beyond_the_budget_are_left_out(made, tmp_path, monkeypatch):
-    report.write_report(open_run(made.path), tmp_path / "report.html")
-    whole = embedded(tmp_path / "report.html")["pictures"]
-    most = sum(len(picture[0]) for picture in whole.values()) // 2
+    assert len(pictures) < len(whole)
+    most = sum(len(picture[0]) for picture in pictures.values()) // 2
     monkeypatch.setattr(report, "IMAGE_BYTES", most)
-    report.write_report(open_run(made.path), tmp_path / "report.html")
-    kept = embedded(tmp_path / "report.html")["pictures"]
-    assert 0 < sum(len(picture[0]) for picture in kept.values()) <= most and len(kept) < len(whole)
+    kept = report_of(made)["pictures"]
+    assert 0 < sum(len(picture[0]) for picture in kept.values()) <= most and len(kept) < len(pictures)
 
 
 @pytest.mark.release
