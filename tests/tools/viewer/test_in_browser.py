@@ -121,6 +121,13 @@ def rows(page):
     return page.locator(".episodes tbody tr")
 
 
+def see_turns(page, *turns):
+    """Wait until the episodes of a comparison, or the last ones of it, are at these turns, such as `3 of 7`."""
+    steppers = page.locator(".side .stepper")
+    for place, turn in enumerate(turns, start=2 - len(turns)):
+        playwright.expect(steppers.nth(place)).to_contain_text(f"turn {turn}")
+
+
 # --- The overview ------------------------------------------------------------------------------------------------
 
 
@@ -206,8 +213,22 @@ def test_the_runs_can_be_read_and_named(runs_server, page, scheme):
 # --- The list ----------------------------------------------------------------------------------------------------
 
 
+FILTERED = {
+    "action=Drag": 1,
+    "program=kettle": 5,
+    "fault=format": 1,
+    "replay=replaced": 1,
+    "replay=took": 1,
+    "kind=validation": 1,
+    "stop=parse_error": 1,
+    "task=plain-3": NUM_STEPS,
+    "step=29-": 16,
+    "task=order-tea&success=no": 3,
+}
+
+
 @pytest.mark.release
-def test_list_shows_the_newest_episodes_and_counts(server, made, page):
+def test_list_shows_the_newest_episodes_counts_filters_and_sorts(server, made, page):
     page.goto(f"{server}#/episodes")
     see(page, ".counts", f"{made.num_episodes} episodes")
     assert rows(page).count() == 100
@@ -215,6 +236,18 @@ def test_list_shows_the_newest_episodes_and_counts(server, made, page):
     page.get_by_role("button", name="Last").click()
     see(page, ".pager", "page 3 of 3")
     assert rows(page).count() == made.num_episodes - 200
+    for query, count in FILTERED.items():
+        page.goto(f"{server}#/episodes?{query}")
+        see(page, ".counts", f"{count} episode")
+        assert rows(page).count() == count, query
+    page.goto(f"{server}#/episodes?task=order-tea")
+    page.get_by_role("button", name="Advantage").click()
+    playwright.expect(page.locator("th[aria-sort=descending]")).to_have_text(re.compile("Advantage"))
+    assert "+1.00" in rows(page).first.inner_text()
+    assert "–" in rows(page).last.inner_text()  # what has no value comes last either way
+    page.get_by_role("button", name="Advantage").click()
+    playwright.expect(rows(page).first).to_contain_text("−1.00")
+    assert "–" in rows(page).last.inner_text()
 
 
 @pytest.mark.release
@@ -258,40 +291,6 @@ def test_a_search_over_all_runs_leads_to_a_runs_episodes(runs_server, seen):
     found.first.get_by_role("link").click()
     see(page, ".counts", "1 episode of 8")
     assert page.url.endswith("/run/arpo/#/episodes?q=task-3")
-
-
-FILTERED = {
-    "action=Drag": 1,
-    "program=kettle": 5,
-    "fault=format": 1,
-    "replay=replaced": 1,
-    "replay=took": 1,
-    "kind=validation": 1,
-    "stop=parse_error": 1,
-    "task=plain-3": NUM_STEPS,
-    "step=29-": 16,
-    "task=order-tea&success=no": 3,
-}
-
-
-@pytest.mark.release
-def test_each_filter_keeps_its_episodes(server, page):
-    for query, count in FILTERED.items():
-        page.goto(f"{server}#/episodes?{query}")
-        see(page, ".counts", f"{count} episode")
-        assert rows(page).count() == count, query
-
-
-@pytest.mark.release
-def test_headings_sort(server, page):
-    page.goto(f"{server}#/episodes?task=order-tea")
-    page.get_by_role("button", name="Advantage").click()
-    playwright.expect(page.locator("th[aria-sort=descending]")).to_have_text(re.compile("Advantage"))
-    assert "+1.00" in rows(page).first.inner_text()
-    assert "–" in rows(page).last.inner_text()  # what has no value comes last either way
-    page.get_by_role("button", name="Advantage").click()
-    playwright.expect(rows(page).first).to_contain_text("−1.00")
-    assert "–" in rows(page).last.inner_text()
 
 
 # --- One episode -------------------------------------------------------------------------------------------------
@@ -535,13 +534,19 @@ ODD_CONTEXTS = [
 
 
 @pytest.mark.release
-def test_screenshots_and_an_episode_that_are_not_there_are_told(server, made, page):
+def test_what_of_an_episode_is_missing_is_told(server, own_server, made, written, page):
     page.goto(f"{server}#/episode/{made.bare}")
     see(page, ".turn .shot", "screenshot not kept")
     see(page, ".turn figcaption", "click left at (100, 100)")
     assert page.locator("img").count() == 0
     page.goto(f"{server}#/episode/{MISSING}")
     see(page, ".message", f"Could not read the episode: this run has no episode {MISSING}")
+    written.episode(31, "odd", turns=[{"screenshot": 0}, {"actions": [{"action": "constructor"}]}], image_size=None)
+    page.goto(f"{own_server}#/episode/step_000031/odd__u1_0?turn=2")
+    see(page, "h1", "odd")
+    see(page, ".stepper", "turn 2 of")
+    page.goto(f"{own_server}#/metrics")
+    see(page, "h1", "Metrics")
 
 
 # --- The other pages ---------------------------------------------------------------------------------------------
@@ -550,19 +555,15 @@ def test_screenshots_and_an_episode_that_are_not_there_are_told(server, made, pa
 @pytest.mark.release
 def test_compare_steps_both_or_one(server, made, page):
     page.goto(f"{server}#/compare/{made.replaced}?with={made.winner}")
-    left, right = page.locator(".side").nth(0), page.locator(".side").nth(1)
-    playwright.expect(right.locator(".stepper")).to_contain_text("turn 1 of 7")
-    playwright.expect(left.locator(".stepper")).to_contain_text("turn 1 of 2")
+    see_turns(page, "1 of 2", "1 of 7")
     for _ in range(2):
         page.keyboard.press("ArrowRight")
-    playwright.expect(right.locator(".stepper")).to_contain_text("turn 3 of 7")
-    playwright.expect(left.locator(".stepper")).to_contain_text("turn 2 of 2")  # the shorter one waits at its end
-    page.keyboard.press("l")
-    page.keyboard.press("s")
-    page.keyboard.press("ArrowRight")
-    playwright.expect(right.locator(".stepper")).to_contain_text("turn 4 of 7")
-    playwright.expect(left.locator(".stepper")).to_contain_text("turn 2 of 2")
+    see_turns(page, "2 of 2", "3 of 7")  # the shorter one waits at its end
+    for key in ("l", "s", "ArrowRight"):
+        page.keyboard.press(key)
+    see_turns(page, "2 of 2", "4 of 7")
     assert "free=1" in page.url
+    right = page.locator(".side").nth(1)
     right.get_by_label("Right").select_option(index=0)
     playwright.expect(right.locator(".badge").first).to_contain_text("failure")
     page.goto(f"{server}#/compare/{made.replaced}")  # one that ended otherwise is suggested
@@ -574,11 +575,11 @@ def test_compare_marks_the_first_difference_and_goes_there(server, made, seen):
     page.goto(f"{server}#/compare/{made.replaced}?with={made.winner}&at=7")
     see(page, "main", "First difference: left turn 1, right turn 1: the same screen, another action.")
     playwright.expect(page.locator(".aligned button")).to_have_count(7)
-    playwright.expect(page.locator(".side").nth(1).locator(".stepper")).to_contain_text("turn 7 of 7")
+    see_turns(page, "7 of 7")
     page.keyboard.press("d")
-    playwright.expect(page.locator(".side").nth(1).locator(".stepper")).to_contain_text("turn 1 of 7")
+    see_turns(page, "1 of 7")
     page.get_by_role("button", name="left turn 2, right turn 3: the same screen").click()
-    playwright.expect(page.locator(".side").nth(1).locator(".stepper")).to_contain_text("turn 3 of 7")
+    see_turns(page, "3 of 7")
     assert page.url.endswith("&at=3")
     see(page, ".side", "reward 0.00, a replay took its place")
     check_readable(page, "compare")
@@ -595,14 +596,13 @@ def test_two_attempts_are_aligned_by_their_screens(own_server, written, page):
     playwright.expect(page.locator(".aligned button")).to_have_text(["1 = 1", "1 = 2", "2 = 3", "3 ≠ 4"])
     see(page, "main", "First difference: left turn 3, right turn 4: the screens differ, after the same actions.")
     page.keyboard.press("d")
-    playwright.expect(page.locator(".side").nth(0).locator(".stepper")).to_contain_text("turn 3 of 3")
+    see_turns(page, "3 of 3", "4 of 4")
     page.keyboard.press("l")
     page.keyboard.press("ArrowLeft")
+    see_turns(page, "2 of 3", "4 of 4")
     assert "free=1" in page.url
-    playwright.expect(page.locator(".side").nth(0).locator(".stepper")).to_contain_text("turn 2 of 3")
-    playwright.expect(page.locator(".side").nth(1).locator(".stepper")).to_contain_text("turn 4 of 4")
     page.keyboard.press("l")
-    playwright.expect(page.locator(".side").nth(1).locator(".stepper")).to_contain_text("turn 3 of 4")
+    see_turns(page, "2 of 3", "3 of 4")
 
 
 ALIKE = [
@@ -709,16 +709,7 @@ def test_export_opens_from_disk(exported, made, page):
 def test_hostile_text_stays_text(source, made, page, request):
     base = request.getfixturevalue(source)
     page.goto(f"{base}#/episode/{made.hostile}")
-    for selector in [
-        "h1",
-        ".task",
-        ".thought",
-        ".tokens",
-        ".beside pre",
-        ".verdict",
-        ".turn figcaption",
-        ".details",
-    ]:
+    for selector in ("h1", ".task", ".thought", ".tokens", ".beside pre", ".verdict", ".turn figcaption", ".details"):
         see(page, selector, MARKUP)
     page.keyboard.press("ArrowRight")
     see(page, ".turn figcaption", f"expected a call, got {MARKUP}")
@@ -825,19 +816,10 @@ def test_episode_plays_by_itself(server, made, page):
     playwright.expect(page.get_by_role("button", name="Play")).to_be_visible()
 
 
-@pytest.mark.release
-def test_broken_record_is_shown_as_far_as_it_goes(own_server, written, page):
-    written.episode(31, "odd", turns=[{"screenshot": 0}, {"actions": [{"action": "constructor"}]}], image_size=None)
-    page.goto(f"{own_server}#/episode/step_000031/odd__u1_0?turn=2")
-    see(page, "h1", "odd")
-    see(page, ".stepper", "turn 2 of")
-    page.goto(f"{own_server}#/metrics")
-    see(page, "h1", "Metrics")
-
-
 # --- Frontier sampling -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.release
 @pytest.mark.release
 def test_the_frontier_shows_each_task_and_how_often_it_is_drawn(server, page):
     page.goto(server)
