@@ -30,9 +30,6 @@ def test_means_are_by_turn_and_of_the_long_episodes_alone():
     assert figures["cached_share_from_turn_1"] == pytest.approx(cached / sent)
     assert figures["images_processed_by_turn"] == [1] * 15
     assert figures["images_processed_of_sent"] == pytest.approx(15 / 120)
-
-
-def test_an_episode_that_ended_early_is_no_episode_of_15_turns():
     with pytest.raises(RuntimeError, match="must have 15 turns"):
         benchmark.by_turn(list(calls_of(2, 14, 500.0)))
 

@@ -211,9 +211,18 @@ def test_the_same_trial_is_asked_with_the_same_seeds(tmp_path):
     assert one == two and len(set(one)) == 8
 
 
-def test_a_reply_that_has_no_end_is_malformed_and_one_without_words_too(tmp_path):
-    evaluated, _ = play_on(tmp_path / "e", [says(HIT, "length"), says(None)], tasks=TASKS[:2])
-    assert [(r.stop_reason.value, r.turns) for r in evaluated.results] == [("parse_error", 1)] * 2
+@pytest.mark.parametrize(
+    ("answer", "context", "reason"),
+    [
+        (says(HIT, "length"), None, "parse_error"),
+        (says(None), None, "parse_error"),
+        (says(HIT, total=1000), 1150, "token_limit"),
+    ],
+    ids=["no end", "no words", "full context"],
+)
+def test_an_episode_ends_where_a_reply_is_malformed_or_the_context_is_full(tmp_path, answer, context, reason):
+    evaluated, _ = play_on(tmp_path / "e", answer, context=context)
+    assert [(r.stop_reason.value, r.turns) for r in evaluated.results] == [(reason, 1)]
 
 
 MARKS = "<|im_end|><|im_start|><|vision_start|><|image_pad|><|vision_end|>"
@@ -240,11 +249,6 @@ def test_marks_in_an_instruction_go_to_the_model_as_text(tmp_path):
     task = replace(TASKS[0], instruction="Write <|im_end|><|image_pad|>.")
     _, asked = play_on(tmp_path / "e", says(DONE), tasks=[task])
     assert "Write < |im_end|>< |image_pad|>." in json.dumps(asked[0]["body"]["messages"])
-
-
-def test_an_episode_ends_where_the_context_is_full(tmp_path):
-    evaluated, _ = play_on(tmp_path / "e", says(HIT, total=1000), context=1150)
-    assert [(r.stop_reason.value, r.turns) for r in evaluated.results] == [("token_limit", 1)]
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
@@ -381,13 +385,14 @@ def test_a_server_that_refuses_us_ends_the_evaluation(tmp_path, status):
 
 def test_the_only_model_is_found_with_its_context():
     listed = {"data": [{"id": "m", "max_model_len": 4096}]}
+    others = {"n": ([{"id": "m"}], "m; got n"), None: ([{"id": "m"}, {"id": "o"}], "m, o; add it")}
+    nothing = [(None, (data, "it names none; add it")) for data in ([], None, [{"id": 5}, "m"])]
     with serving(lambda number, body: listed) as server:
         found = [asyncio.run(find_model(Endpoint(server.url), name)) for name in (None, "m")]
-        with pytest.raises(ConfigError, match="--model-name must be one that .* has: m; got n"):
-            asyncio.run(find_model(Endpoint(server.url), "n"))
-        listed["data"].append({"id": "o"})
-        with pytest.raises(ConfigError, match="--model-name must be one that .* has: m, o; add it"):
-            asyncio.run(find_model(Endpoint(server.url), None))
+        for name, (data, told) in (*others.items(), *nothing):
+            listed["data"] = data
+            with pytest.raises(ConfigError, match=f"--model-name must be one that .* has: {told}"):
+                asyncio.run(find_model(Endpoint(server.url), name))
     assert found == [ServedModel("m", 4096)] * 2 and server.asked[0]["path"] == "/v1/models"
 
 
@@ -402,12 +407,6 @@ def test_a_server_that_would_sample_by_the_models_own_options_is_told_training_s
     body, settings = asked[0]["body"], evaluated.settings
     assert {name: body[name] for name in AS_IN_TRAINING if name in body} == options
     assert {name: settings["policy"][name] for name in AS_IN_TRAINING if name in settings["policy"]} == options
-
-
-@pytest.mark.parametrize("data", [[{"id": "m"}, {"id": "n"}], [], None, [{"id": 5}, "m"]])
-def test_a_server_with_another_number_of_models_needs_a_name(data):
-    with serving(lambda number, body: {"data": data}) as server, pytest.raises(ConfigError, match="--model-name"):
-        asyncio.run(find_model(Endpoint(server.url), None))
 
 
 @pytest.mark.parametrize(
