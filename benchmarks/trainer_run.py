@@ -22,7 +22,7 @@ from figures import Arguments
 
 from arpo_verl.records.json_files import read_lines
 from arpo_verl.records.layout import METRICS_FILE
-from arpo_verl.records.metrics import MetricsLine, rows_of
+from arpo_verl.records.metrics_files import MetricsLine, rows_of
 from arpo_verl.tasks.loader import EMBEDDED_DIR
 from arpo_verl.tools.policy.shipped import write_shipped
 

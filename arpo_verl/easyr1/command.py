@@ -96,7 +96,7 @@ def _train(door: DoorConfig, worker: type | None) -> None:
     from arpo_verl.desktops.pool.placement import check_cluster
     from arpo_verl.easyr1 import stock
     from arpo_verl.easyr1.trainer import ArpoTrainer, task_loader
-    from arpo_verl.records.metrics import keep_earlier_metrics
+    from arpo_verl.records.metrics_files import keep_earlier_metrics
     from arpo_verl.records.run_lock import hold_run
     from arpo_verl.records.starts import note_start
     from arpo_verl.tasks.selection import load_selected_tasks

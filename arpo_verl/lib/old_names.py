@@ -26,6 +26,8 @@ NEW_NAMES = {name: f"{room}.{name}" for room, names in _ROOMS.items() for name i
     "harness.recorded": "records.harness_rows",
     "memory_files": "engines.vllm.memory_files",
     "policy.optimizer": "engines.optimizer",
+    "records.faults": "records.starts",
+    "records.metrics": "records.metrics_files",
     "vllm_images": "engines.vllm.images",
     "vllm_segments": "engines.vllm.segments",
 }

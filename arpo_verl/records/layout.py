@@ -9,7 +9,7 @@ from pathlib import Path
 from arpo_verl.lib.untrusted import read_regular
 
 METRICS_FILE = "metrics.jsonl"
-"""veRL writes this; the files of earlier starts are beside it, see `records.metrics`."""
+"""veRL writes this; the files of earlier starts are beside it, see `records.metrics_files`."""
 STARTS_FILE = "starts.jsonl"
 POOL_FILE = "pool.json"
 OUTPUT_FILE = "output.log"

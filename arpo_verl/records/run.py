@@ -35,7 +35,7 @@ from arpo_verl.records.layout import (
     step_of,
 )
 from arpo_verl.records.live import RunningEpisode, read_pool, read_running
-from arpo_verl.records.metrics import Metrics, MetricsFiles
+from arpo_verl.records.metrics_files import Metrics, MetricsFiles
 from arpo_verl.records.step_folders import StepFolders
 from arpo_verl.records.summaries import EpisodeSummary
 from arpo_verl.records.table import Table

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from arpo_verl.records.layout import CHECKPOINTS, METRICS_FILE, TRAJECTORIES
-from arpo_verl.records.metrics import MetricsFiles, require_metrics
+from arpo_verl.records.metrics_files import MetricsFiles, require_metrics
 from arpo_verl.records.starts import read_faults
 
 # Enough steps to average out sampling noise, few enough to show both ends of a short run.

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from arpo_verl.records.json_files import GrowingFile
 from arpo_verl.records.layout import METRICS_FILE
-from arpo_verl.records.metrics import MetricsLine, rows_of
+from arpo_verl.records.metrics_files import MetricsLine, rows_of
 from arpo_verl.records.run_summary import WINDOW, validation_success
 
 _FAULTS = "environment/faults/"

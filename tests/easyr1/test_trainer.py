@@ -24,7 +24,7 @@ from arpo_verl.easyr1.images import shows_files  # noqa: E402
 from arpo_verl.easyr1.settings import read_config  # noqa: E402
 from arpo_verl.easyr1.trainer import ArpoTrainer, checkpoints_until, task_loader  # noqa: E402
 from arpo_verl.records.layout import GROUPS_FILE, step_folder  # noqa: E402
-from arpo_verl.records.metrics import MetricsFiles  # noqa: E402
+from arpo_verl.records.metrics_files import MetricsFiles  # noqa: E402
 from arpo_verl.tasks.loader import shipped_ids  # noqa: E402
 from arpo_verl.tasks.selection import load_selected_tasks  # noqa: E402
 from arpo_verl.types import Observation, Size, StopReason  # noqa: E402

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.records.metrics import keep_earlier_metrics
+from arpo_verl.records.metrics_files import keep_earlier_metrics
 from arpo_verl.records.run_summary import format_summary, summarize_run
 from arpo_verl.records.starts import note_fault
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 from omegaconf import OmegaConf
 
-from arpo_verl.records.metrics import keep_earlier_metrics
+from arpo_verl.records.metrics_files import keep_earlier_metrics
 from arpo_verl.records.starts import note_fault, note_start, read_starts
 
 STEPS = 3

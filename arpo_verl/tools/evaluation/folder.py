@@ -106,7 +106,12 @@ class EvaluationFolder:
             OSError: the folder cannot be written.
         """
         path.mkdir(parents=True, exist_ok=True)
-        with _locked(path):
+        try:
+            lock = FileLock(path / _LOCK)
+        except LockedError as error:
+            used = f"another evaluation uses {path} ({error.holder})"
+            raise ConfigError(f"{used}; wait for it, or choose another --out") from error
+        with contextlib.closing(lock):
             content = json.loads(json.dumps({"settings": settings, "tasks": [_task_facts(task) for task in tasks]}))
             file = path / EVALUATION_FILE
             if not file.exists():
@@ -225,16 +230,3 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
             yield from _flat(f"{name}.{key}" if name else str(key), inner)
     else:
         yield name, value
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Lock the folder for this process; the kernel releases it when the process ends, in any way."""
-    try:
-        lock = FileLock(path / _LOCK)
-    except LockedError as error:
-        raise ConfigError(
-            f"another evaluation uses {path} ({error.holder}); wait for it, or choose another --out"
-        ) from error
-    with contextlib.closing(lock):
-        yield

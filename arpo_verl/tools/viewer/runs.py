@@ -14,7 +14,7 @@ from typing import Any
 from arpo_verl.lib.intervals import pair
 from arpo_verl.records.json_files import as_number
 from arpo_verl.records.layout import METRICS_FILE
-from arpo_verl.records.metrics import MetricsFiles
+from arpo_verl.records.metrics_files import MetricsFiles
 from arpo_verl.records.run import Run
 from arpo_verl.records.run_summary import RunSummary, summarize, validation_success
 from arpo_verl.records.runs import RunsFolder

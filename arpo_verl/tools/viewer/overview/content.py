@@ -15,7 +15,7 @@ from typing import Any
 from arpo_verl.errors import ConfigError
 from arpo_verl.records.json_files import as_number
 from arpo_verl.records.layout import METRICS_FILE
-from arpo_verl.records.metrics import Metrics
+from arpo_verl.records.metrics_files import Metrics
 from arpo_verl.records.run import Run, Snapshot
 from arpo_verl.records.run_summary import WINDOW, RunSummary, summarize_run
 from arpo_verl.records.starting import read_start

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from arpo_verl.records.metric_names import DESKTOPS, TIMES, labels
-from arpo_verl.records.metrics import Metrics
+from arpo_verl.records.metrics_files import Metrics
 from arpo_verl.records.summaries import EpisodeSummary
 from arpo_verl.tools.viewer.overview.success import group_by
 

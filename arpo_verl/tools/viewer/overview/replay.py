@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from arpo_verl.records.groups import TrainedRow
-from arpo_verl.records.metrics import Metrics
+from arpo_verl.records.metrics_files import Metrics
 from arpo_verl.records.summaries import EpisodeSummary
 from arpo_verl.tools.viewer.overview.success import Rate
 

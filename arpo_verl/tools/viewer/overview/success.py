@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from arpo_verl.lib.intervals import wilson_interval
-from arpo_verl.records.metrics import Metrics
+from arpo_verl.records.metrics_files import Metrics
 from arpo_verl.records.run_summary import validation_success
 from arpo_verl.records.summaries import EpisodeSummary
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from arpo_verl.records.metrics import keep_earlier_metrics
+from arpo_verl.records.metrics_files import keep_earlier_metrics
 
 
 def append(written, text):
