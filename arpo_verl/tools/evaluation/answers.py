@@ -142,8 +142,8 @@ def _text_of(message: Mapping[str, Any]) -> tuple[str, set[str]]:
 
 def _read_usage(usage: Any, text: str) -> tuple[int, int, int]:
     """Return the tokens up to the reply's end and of the prompt, 0 if unknown, and the most that the reply can have."""
-    told = usage if isinstance(usage, Mapping) else {}
-    counts = (told.get(name) for name in ("total_tokens", "prompt_tokens", "completion_tokens"))
+    fields = usage if isinstance(usage, Mapping) else {}
+    counts = (fields.get(name) for name in ("total_tokens", "prompt_tokens", "completion_tokens"))
     total, prompt, reply = (count if type(count) is int and 0 < count < _MANY_TOKENS else 0 for count in counts)
     # Half a character of the model's comes back as one with more tokens; no token has less than a byte.
     if not reply or "\ufffd" in text:

@@ -38,7 +38,7 @@ class Comparison:
         lines = lines if self.left_out else []
         if self.settings:
             lines.append(f"Settings that differ: {', '.join(self.settings)}")
-        return "\n".join([*lines, *map(_in_words, self.pairings)])
+        return "\n".join([*lines, *map(_describe, self.pairings)])
 
 
 def compare(first: Evaluated, second: Evaluated) -> Comparison:
@@ -78,7 +78,7 @@ def _listed(task_ids: Sequence[str]) -> str:
     return f"{len(task_ids)} tasks ({', '.join(task_ids[:_NAMED])}{more})"
 
 
-def _in_words(pairing: Pairing) -> str:
+def _describe(pairing: Pairing) -> str:
     low_high = "no interval for one task"
     if pairing.interval is not None:
         low_high = f"95% interval {_points(pairing.interval[0])} to {_points(pairing.interval[1])}"

@@ -53,7 +53,7 @@ class EachRun:
     def finished(self, trial: Trial, outcome: tuple[Result, ...] | FailedTrial) -> None:
         if isinstance(outcome, FailedTrial) or trial.max_steps != self._budgets[-1]:
             return
-        told = {result.budget for result in outcome}
-        apart = [Trial(trial.task_id, trial.run, budget) for budget in self._budgets if budget not in told]
-        self._waiting.extend(apart)
-        self.expected += len(apart)
+        covered = {result.budget for result in outcome}
+        missing = [Trial(trial.task_id, trial.run, budget) for budget in self._budgets if budget not in covered]
+        self._waiting.extend(missing)
+        self.expected += len(missing)
