@@ -17,6 +17,7 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
+from arpo_verl.engines.footprint import Footprint
 from arpo_verl.errors import ArpoError
 from arpo_verl.lib.files import explain_refusal
 from arpo_verl.lib.own_ray import settle_ray_token, start_ray
@@ -79,9 +80,7 @@ class RunCallback(Callback):
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Refuse a recipe that cannot run, before Ray, the model or a desktop starts. Log into the run's folder."""
         refuse_unfit(config)
-        estimate = (*tell_footprint(config), *tell_schedule(config), *tell_resume(config), *tell_doubtful_names(config))
-        if (untested := describe_untested()) is not None:
-            print(f"note         {untested}", flush=True)
+        plan = tell_plan(config)
         settle_ray_token(joins=joins_cluster(config))
         if not joins_cluster(config) and getattr(ray.init, "func", None) is not start_ray:
             ray.init = functools.partial(start_ray, ray.init)  # veRL calls it by this name
@@ -102,7 +101,7 @@ class RunCallback(Callback):
         print(f"watch it: arpo-verl view {run_dir}", flush=True)
         # Both last: Hydra turns an error here into a warning.
         total_steps = count_steps(config)
-        note_start(run_dir, config, estimate, total_steps)
+        note_start(run_dir, config, plan, total_steps)
         self._steps = PrintedSteps(StepLines(run_dir, total_steps))
         self._earlier_faults = len(read_faults(run_dir))
 
@@ -193,50 +192,35 @@ def _own_file() -> tuple[Path | None, list[str]]:
     return next((file for file in reversed(files) if file.is_file()), None), list(hydra.overrides.task)
 
 
-def tell_doubtful_names(config: DictConfig) -> tuple[str, ...]:
-    """Print what may be a mistyped option of veRL, since nothing else would notice; return the same."""
-    try:
-        notes = tuple(f"note         {line}" for line in doubtful_names(config))
-    except Exception:  # no reason to refuse the run
-        logger.warning("could not compare the names of options with veRL's", exc_info=True)
-        return ()
-    print("\n".join(notes), end="\n" if notes else "", flush=True)
-    return notes
+def tell_plan(config: DictConfig) -> tuple[str, ...]:
+    """Print what the run needs, when it saves, what it resumes from and which names may be mistyped; return it in a few
+    lines. An unusual recipe or model for which one of these fails is no reason to refuse the run."""
+    plan: list[str] = []
+    for describe in (_footprint, _schedule, describe_resume, _doubtful_names):
+        try:
+            lines = describe(config)
+        except Exception:
+            logger.warning("could not describe the run: %s failed", describe.__name__.strip("_"), exc_info=True)
+            continue
+        brief = lines.brief if isinstance(lines, Footprint) else lines
+        if lines:
+            print(lines if isinstance(lines, Footprint) else "\n".join(lines), flush=True)
+        plan += brief
+    return tuple(plan)
 
 
-def tell_footprint(config: DictConfig) -> tuple[str, ...]:
-    """Print what the run needs, among the log's first lines; return it in a few lines."""
-    try:
-        report = estimate_recipe(config)
-    except Exception:  # an unusual recipe or model: no reason to refuse the run
-        logger.warning("could not estimate what the run needs", exc_info=True)
-        return ()
+def _footprint(config: DictConfig) -> Footprint | tuple[str, ...]:
     model = config.actor_rollout_ref.model.path
-    unknown = f"cannot estimate what the run needs: {model} has no known shape"
-    print(report or unknown, flush=True)
-    return (unknown,) if report is None else report.brief
+    return estimate_recipe(config) or (f"cannot estimate what the run needs: {model} has no known shape",)
 
 
-def tell_schedule(config: DictConfig) -> tuple[str, ...]:
-    """Print how many steps the run has, and when it saves and validates; return the same."""
-    try:
-        line = describe_schedule(config)
-    except Exception:  # no reason to refuse the run
-        logger.warning("could not compute when the run saves and validates", exc_info=True)
-        return ()
-    print(line, flush=True)
-    return (line,)
+def _schedule(config: DictConfig) -> tuple[str, ...]:
+    return (describe_schedule(config),)
 
 
-def tell_resume(config: DictConfig) -> tuple[str, ...]:
-    """Print what the run continues from, and all that changed since; return the same."""
-    try:
-        lines = describe_resume(config)
-    except Exception:  # no reason to refuse the run
-        logger.warning("could not compare the checkpoint with the recipe", exc_info=True)
-        return ()
-    print("\n".join(lines), end="\n" if lines else "", flush=True)
-    return lines
+def _doubtful_names(config: DictConfig) -> tuple[str, ...]:
+    names, untested = doubtful_names(config), describe_untested()
+    return tuple(f"note         {line}" for line in [*names, *([untested] if untested else [])])
 
 
 def count_steps(config: DictConfig) -> int | None:

@@ -11,6 +11,8 @@ from arpo_verl.lib.untrusted import open_regular
 from arpo_verl.records.layout import METRICS_FILE, OUTPUT_FILE, POOL_FILE, STARTS_FILE, TRAJECTORIES, step_of
 
 LAST_LINES = 40
+REFUSED = "arpo_verl: "
+"""How `plugin.run_callback` begins when it refuses a recipe. Nothing follows that message."""
 _TAIL_BYTES = 64 << 10
 _MOST_BYTES = 1 << 50
 # Colours, and other sequences that control a terminal.
@@ -48,7 +50,10 @@ def read_start(run_dir: Path) -> Start | None:
     phase = _PHASES[there[0]]
     try:
         quiet_s = max(0.0, time.time() - (run_dir / OUTPUT_FILE).stat().st_mtime)
-        return Start(phase, quiet_s, last_lines(run_dir / OUTPUT_FILE))
+        lines = last_lines(run_dir / OUTPUT_FILE)
+        if there[0] == OUTPUT_FILE and any(line.startswith(REFUSED) for line in lines):
+            phase = "was refused, for the reason in its last lines, or is just starting again"
+        return Start(phase, quiet_s, lines)
     except OSError:
         return Start(phase, None, [])
 

@@ -21,6 +21,7 @@ from support.run_holder import start_holder
 from arpo_verl.lib.files import check_place
 from arpo_verl.lib.own_ray import RAY_AUTH, settle_ray_token, start_ray
 from arpo_verl.plugin import run_callback
+from arpo_verl.plugin.recipe.footprint import describe_schedule
 from arpo_verl.plugin.run_callback import RAY_JOB_CONFIG, RunCallback, hand_to_ray_workers
 from arpo_verl.plugin.settings import load_settings
 from arpo_verl.records.starts import note_fault, read_faults, read_starts
@@ -125,11 +126,18 @@ def test_a_run_folder_that_cannot_be_made_is_refused_before_hydra_makes_it(tmp_p
         RunCallback().on_run_start(config)
 
 
-def test_figures_that_cannot_be_estimated_are_no_reason_not_to_train(capsys, caplog):
-    assert run_callback.tell_footprint(OmegaConf.create({})) == ()
-    assert "could not estimate" in caplog.text
-    run_callback.tell_footprint(OmegaConf.create({"actor_rollout_ref": {"model": {"path": "some/model"}}}))
-    assert "some/model has no known shape" in capsys.readouterr().out
+def test_what_cannot_be_described_is_no_reason_not_to_train(capsys, caplog, monkeypatch):
+    assert run_callback.tell_plan(OmegaConf.create({})) == ()
+    assert all(f"describe the run: {name} failed" in caplog.text for name in ("footprint", "schedule"))
+    monkeypatch.setattr(run_callback, "describe_untested", lambda: "untested: vllm 99")
+    config = compose_recipe("demo", "actor_rollout_ref.model.path=some/model", "+polcy=qwen3_vl")
+    plan = run_callback.tell_plan(config)
+    assert plan[0].endswith("some/model has no known shape") and plan[1].startswith("steps")
+    assert plan[2:] == (
+        "note         polcy is not an option of veRL's; did you mean policy?",
+        "note         untested: vllm 99",
+    )
+    assert capsys.readouterr().out == "\n".join(plan) + "\n"
 
 
 OWN = """
@@ -178,6 +186,7 @@ FAILS = """
 import signal, threading
 from hydra.core.utils import JobReturn, JobStatus
 from arpo_verl.plugin import run_callback
+from arpo_verl.plugin.recipe.footprint import describe_schedule
 
 run_callback.ENDING_S = 1
 run_callback.RunCallback().on_job_end(None, JobReturn(status=JobStatus.FAILED))
@@ -289,10 +298,8 @@ def test_a_token_that_may_be_asked_for_is_named_where_a_cluster_is_joined(tmp_pa
         (("trainer.val_only=true",), "steps        none: it validates and ends"),
     ],
 )
-def test_a_run_says_how_many_steps_it_has_and_when_it_saves_and_validates_last(overrides, line, capsys):
-    config = compose_recipe("demo", *overrides)
-    assert run_callback.tell_schedule(config) == (line,)
-    assert capsys.readouterr().out == f"{line}\n"
+def test_a_run_says_how_many_steps_it_has_and_when_it_saves_and_validates_last(overrides, line):
+    assert describe_schedule(compose_recipe("demo", *overrides)) == line
 
 
 def test_the_file_that_hydra_starts_is_checked_too(tmp_path, monkeypatch):

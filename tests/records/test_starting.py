@@ -40,3 +40,5 @@ def test_of_the_output_the_last_lines_are_shown_without_what_moves_a_terminal(tm
     assert last_lines(log, 3) == ["warm", " 2%", "last"] and last_lines(log, since=6)[0] == "warm"
     start = read_start(tmp_path)
     assert start.lines[-1] == "last" and 0 <= start.quiet_s < 60
+    log.write_text("importing\narpo_verl: gui_agent.max_steps must be 1 or more, got 0\n")
+    assert read_start(tmp_path).phase.startswith("was refused")

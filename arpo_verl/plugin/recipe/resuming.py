@@ -1,23 +1,17 @@
-"""Print before a run starts what it resumes and how the recipe differs from the checkpoint's; refuse other weights.
+"""Say before a run starts what it resumes and how the recipe differs from the checkpoint's.
 
 veRL compares nothing: it silently keeps the checkpoint's learning rate, and ends at once if the run is past its end.
 """
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator
-from dataclasses import fields
-from itertools import islice
 from pathlib import Path
 
 from omegaconf import DictConfig
 
-from arpo_verl.engines.footprint import Model
 from arpo_verl.errors import ConfigError
-from arpo_verl.lib.config import Problems
-from arpo_verl.lib.untrusted import MOST_JSON_BYTES, parse_json, printable, read_regular
-from arpo_verl.plugin.recipe.footprint import model_shape
+from arpo_verl.lib.untrusted import printable
 from arpo_verl.plugin.recipe.options import training_steps
 from arpo_verl.plugin.resume import (
     ResumeRecord,
@@ -30,31 +24,30 @@ from arpo_verl.plugin.resume import (
 )
 from arpo_verl.plugin.trainer_state import TrainerState
 
-_SHARDS = {"model": "model", "optimizer": "optim", "extra": "extra_state"}
-"""Each name in `actor.checkpoint.load_contents`, and how the names of its files begin."""
 _MOST_LINES = 20
-_MOST_NAMED = 5
 _MOST_VALUE = 80
 _OUR_DATASET = "pkg://arpo_verl.plugin.dataset"
 
 
 def check_resume(config: DictConfig) -> None:
-    """Refuse a resume from weights that do not fit, or past the run's end.
+    """Refuse a damaged record, and a run that is past its end: it would train nothing and exit with 0. veRL itself
+    refuses weights of another model, weights of another number of GPUs, and damaged ones.
 
     Raises:
-        ArpoError: lists all problems, each with what to do.
+        ConfigError: says what to do.
     """
     checkpoint = _resumed(config)
     if checkpoint is None:
         return
-    way_out = f"begin a new run with its weights: arpo-verl train RECIPE run_dir=NEW --weights-from {checkpoint}"
-    problems = Problems()
-    for check in (_check_files, _check_policy, _check_end):
-        with problems.gather():
-            check(checkpoint, config, way_out)
-    with problems.gather():
-        read_record(checkpoint)
-    problems.raise_all()
+    read_record(checkpoint)
+    steps, step = training_steps(config), step_of(checkpoint)
+    if steps is not None and step > steps and not config.trainer.val_only:
+        raise ConfigError(
+            f"the run must end after step {step}, at which {checkpoint} was saved, but its tasks, "
+            "data.train_batch_size, trainer.total_epochs and trainer.total_training_steps end it after step "
+            f"{steps}; raise trainer.total_epochs, or begin a new run with its weights: arpo-verl train RECIPE "
+            f"run_dir=NEW --weights-from {checkpoint}"
+        )
 
 
 def describe_resume(config: DictConfig) -> tuple[str, ...]:
@@ -114,60 +107,3 @@ def _changes(checkpoint: Path, config: DictConfig) -> Iterator[str]:
 def _short(value: str) -> str:
     text = printable(value)
     return text if len(text) <= _MOST_VALUE else f"{text[:_MOST_VALUE]}..."
-
-
-# --- The checks ------------------------------------------------------------------------------------------------------
-
-
-def _check_files(checkpoint: Path, config: DictConfig, way_out: str) -> None:
-    """Check that each training process finds its part of the weights, complete. Else veRL fails in its workers."""
-    ranks = config.trainer.nnodes * config.trainer.n_gpus_per_node
-    contents = config.actor_rollout_ref.actor.checkpoint.load_contents or ()
-    kinds = [_SHARDS[name] for name in contents if name in _SHARDS]
-    files = (f"actor/{kind}_world_size_{ranks}_rank_{rank}.pt" for kind in kinds for rank in range(ranks))
-    damaged = list(islice((file for file in files if not _is_whole(checkpoint / file)), _MOST_NAMED))
-    if (checkpoint / "data.pt").exists() and not _is_whole(checkpoint / "data.pt"):
-        damaged.append("data.pt (without it the order of tasks begins anew)")
-    if damaged:
-        raise ConfigError(
-            f"{checkpoint} must have complete files of the {ranks} processes of trainer.nnodes and "
-            f"trainer.n_gpus_per_node, but these are missing or cut off: {', '.join(damaged)}; set the number of GPUs "
-            "back, copy the checkpoint again, name another one (trainer.resume_mode=resume_path "
-            f"trainer.resume_from_path=FOLDER/global_step_N), or {way_out}"
-        )
-
-
-def _is_whole(file: Path) -> bool:
-    """Return whether torch's archive is complete: its table of contents is at its end."""
-    return file.is_file() and zipfile.is_zipfile(file)
-
-
-def _check_policy(checkpoint: Path, config: DictConfig, way_out: str) -> None:
-    """Check that the checkpoint's weights fit into the recipe's model, if the shapes of both are known."""
-    path = str(config.actor_rollout_ref.model.path)
-    here = model_shape(path)
-    if here is None:
-        return
-    try:
-        file = (checkpoint / "actor" / "huggingface" / "config.json").resolve()
-        saved = Model.of_config(parse_json(read_regular(file, MOST_JSON_BYTES)), here.num_parameters)
-    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError):  # another format, or damaged
-        return
-    pairs = [(field.name, getattr(saved, field.name), getattr(here, field.name)) for field in fields(Model)]
-    different = ", ".join(f"{name} {_short(str(old))} instead of {new}" for name, old, new in pairs if old != new)
-    if different:
-        raise ConfigError(
-            f"actor_rollout_ref.model.path must be a model of the checkpoint's shape, got {path}, but {checkpoint} has "
-            f"{different}; name the model that it was trained from, or another run_dir"
-        )
-
-
-def _check_end(checkpoint: Path, config: DictConfig, way_out: str) -> None:
-    """Refuse a run that is past its end: it would train nothing and exit with 0."""
-    steps, step = training_steps(config), step_of(checkpoint)
-    if steps is not None and step > steps and not config.trainer.val_only:
-        raise ConfigError(
-            f"the run must end after step {step}, at which {checkpoint} was saved, but its tasks, "
-            "data.train_batch_size, trainer.total_epochs and trainer.total_training_steps end it after step "
-            f"{steps}; raise trainer.total_epochs, or {way_out}"
-        )

@@ -17,14 +17,12 @@ from pathlib import Path
 from types import FrameType
 
 from arpo_verl.lib.reaper import marked_environment, processes_with
-from arpo_verl.records.starting import LAST_LINES, last_lines
+from arpo_verl.records.starting import LAST_LINES, REFUSED, last_lines
 
 STOPPING_S = 10.0
 """Seconds that a trainer has to end after Ctrl-C."""
 FAILED = "the trainer failed"
 """A line of `plugin.run_callback` in the output of a trainer that an error ends, which may then hang for minutes."""
-REFUSED = "arpo_verl: "
-"""The start of `plugin.run_callback`'s message when it refuses a recipe; nothing follows that message."""
 _START = "ARPO_VERL_START"
 """Environment variable of all processes of one start."""
 _REFUSAL_LINES = 200

@@ -11,7 +11,6 @@ import shutil
 import pytest
 import torch
 from omegaconf import OmegaConf
-from support.checkpoints import write_shards
 from support.composed import compose_recipe
 from support.policies.build import build_policy
 
@@ -64,9 +63,7 @@ def made(tmp_path_factory):
 
 def write_checkpoint(checkpoint, config, rows, data_state):
     """As trainer and callback write it."""
-    write_shards(checkpoint)
-    (checkpoint / "actor" / "huggingface").mkdir()
-    shutil.copy(f"{config.actor_rollout_ref.model.path}/config.json", checkpoint / "actor" / "huggingface")
+    checkpoint.mkdir(parents=True)
     torch.save(data_state, checkpoint / "data.pt")
     (checkpoint.parent / LATEST_CHECKPOINT).write_text(checkpoint.name.removeprefix("global_step_"))
     write_record(checkpoint, record_of(settings_of(recipe()), rows.tasks))
@@ -122,14 +119,6 @@ def checkpoint_of(folder):
     return folder / "checkpoints" / "global_step_4"
 
 
-def cut_off(name):
-    def cut(folder):
-        file = checkpoint_of(folder) / name
-        file.write_bytes(file.read_bytes()[:-10])
-
-    return cut
-
-
 def remove(name):
     return lambda folder: (checkpoint_of(folder) / name).unlink()
 
@@ -141,19 +130,6 @@ def write(name, text):
         file.write_text(text)
 
     return write_text
-
-
-def change_model(**values):
-    """The recipe names a model of another shape or family."""
-
-    def change(folder):
-        file = folder / "policy" / "config.json"
-        config = json.loads(file.read_text())
-        for part in (config, config.get("text_config", {})):
-            part.update({name: value for name, value in values.items() if name in part})
-        file.write_text(json.dumps(config))
-
-    return change
 
 
 def move_model(folder):
@@ -217,27 +193,6 @@ REFUSED = {
         nothing,
         ["end it after step 3; raise trainer.total_epochs, or begin a new run with its weights"],
     ),
-    "a model of another shape": (
-        (),
-        change_model(num_hidden_layers=7),
-        ["a model of the checkpoint's shape", "num_layers .* instead of 7", "name the model that it was trained from"],
-    ),
-    "a model of another family": (
-        (),
-        change_model(model_type="qwen3_vl"),
-        ["model_type qwen2_5_vl instead of qwen3_vl"],
-    ),
-    "more GPUs": (
-        ("trainer.n_gpus_per_node=2",),
-        nothing,
-        ["the 2 processes of .* missing or cut off: actor/model_world_size_2_rank_0.pt, .*; set the number of GPUs b"],
-    ),
-    "weights that are cut off": (
-        (),
-        cut_off("actor/optim_world_size_1_rank_0.pt"),
-        ["missing or cut off: actor/optim_world_size_1_rank_0.pt; .* or begin a new run with its weights"],
-    ),
-    "a position that is cut off": ((), cut_off("data.pt"), ["data.pt (without it the order of tasks begins anew)"]),
     "a damaged record": (
         (),
         write(f"global_step_4/{RECORD_FILE}", '{"format": "arpo-verl resume", "version": 1, "tasks": [3]}'),
