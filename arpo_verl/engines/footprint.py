@@ -26,8 +26,6 @@ PROCESSES_BYTES = 3 * GB
 # Bytes of a desktop's screenshot for each pixel of the screen: 1 MB at 1080p. Windows and text take 0.2 MB
 # (docs/replay.md), a photograph as wallpaper takes more than this.
 SENT_BYTES_A_PIXEL = 0.5
-# The recipes' agent loop manager, whose rollout workers leave pixel values to the training processes.
-MANAGER = "arpo_verl.plugin.loop_manager.GuiAgentLoopManager"
 # Tokens of the chat template around one screenshot and one reply, and around a reply alone.
 TURN_TOKENS, REPLY_TURN_TOKENS = 16, 5
 # Tokens of a reply: UI-TARS-1.5 writes 50 to 300. Rows need room for this much of each of an episode's replies.
@@ -135,8 +133,6 @@ class RunSizes:
     """Size of a screenshot in pixels after the processor's resizing."""
     screen: Size
     """Size of a screenshot in pixels as the desktop sends it."""
-    carries_pixels: bool
-    """Whether rows carry pixel values, as with veRL's own agent loop manager, whose rollout workers make them."""
     max_screenshots: int
     """Most screenshots in one row."""
     max_replies: int
@@ -221,10 +217,11 @@ def longest_sequence(run: RunSizes) -> int:
 
 
 def images_bytes(run: RunSizes) -> int:
-    """Return the bytes of an episode's images on their way: each row's screenshots, and each turn's for the store."""
-    sent = _sent_bytes(run)
-    shown = pixel_bytes(run.model, run.image) if run.carries_pixels else sent
-    return run.rows_per_episode * run.max_screenshots * shown + run.max_replies * sent
+    """Return the bytes of an episode's images on their way: each row's screenshots, and each turn's for the store.
+
+    With veRL's own agent loop manager instead of ours, rows carry pixel values, about 60 times as much.
+    """
+    return (run.rows_per_episode * run.max_screenshots + run.max_replies) * _sent_bytes(run)
 
 
 def store_bytes(run: RunSizes) -> int:
@@ -271,9 +268,8 @@ def host_memory(run: RunSizes) -> dict[str, int]:
     resized = fetched * run.rows_per_episode * run.max_screenshots * pixels // (FP32 * run.model.temporal_patch_size)
     made = 2 * run.micro_batch_size * run.max_screenshots * pixels + min(KEPT_BYTES, resized)
     states, here = run.host_bytes_a_parameter, -(-run.num_desktops // nodes)
-    kind = "pixel values" if run.carries_pixels else "screenshots"
     return {
-        f"{kind} on their way: {episodes} episodes x {size(images_bytes(run))}": episodes * images_bytes(run),
+        f"screenshots on their way: {episodes} episodes x {size(images_bytes(run))}": episodes * images_bytes(run),
         f"pixel values made: {ranks} processes x {size(made)}": ranks * made,
         f"weights, optimizer: {states} bytes x parameters / {run.num_nodes}": states
         * run.model.num_parameters

@@ -8,13 +8,14 @@ that policy. Frozen, it answers the same each time, bit by bit.
 from __future__ import annotations
 
 import functools
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+
+from arpo_verl.engines.pixels import KeptTensors
 
 KEPT_BYTES = 128 << 20
 """Most bytes of features that a process keeps, newest first: 900 screenshots of 448x336 of the policy `seeing`."""
@@ -57,31 +58,11 @@ class UpperLayersAdamW(torch.optim.AdamW):
         super().__init__([*layers, norm], **options)
 
 
-class KeptFeatures:
-    """Keeps a vision tower's features of the newest screenshots.
-
-    Args:
-        capacity_bytes: most bytes to keep.
-    """
-
-    def __init__(self, capacity_bytes: int = KEPT_BYTES) -> None:
-        self._capacity_bytes = capacity_bytes
-        self._features: OrderedDict[bytes, torch.Tensor] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, pixel_values: torch.Tensor, grid_thw: torch.Tensor, look: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """Return the features (T, D) of these patches (P, C) on the CPU; `look` makes them if they are not kept."""
-        shown = sha256(pixel_values.detach().contiguous().view(torch.uint8).numpy().data)
-        shown.update(repr((grid_thw.tolist(), pixel_values.dtype)).encode())
-        key = shown.digest()
-        if key in self._features:
-            self._features.move_to_end(key)
-            return self._features[key]
-        features = self._features[key] = look().detach()
-        self._bytes += features.nbytes
-        while self._bytes > self._capacity_bytes:
-            self._bytes -= self._features.popitem(last=False)[1].nbytes
-        return features
+def _key_of(pixel_values: torch.Tensor, grid_thw: torch.Tensor) -> bytes:
+    """Return a hash of these patches (P, C) and their grid."""
+    shown = sha256(pixel_values.detach().contiguous().view(torch.uint8).numpy().data)
+    shown.update(repr((grid_thw.tolist(), pixel_values.dtype)).encode())
+    return shown.digest()
 
 
 @functools.cache
@@ -96,14 +77,14 @@ def keep_features() -> None:
     from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTransformerPretrainedModel as Tower
 
     upstream = Tower.forward
-    kept: WeakKeyDictionary[torch.nn.Module, KeptFeatures] = WeakKeyDictionary()
+    kept: WeakKeyDictionary[torch.nn.Module, KeptTensors] = WeakKeyDictionary()
 
     @functools.wraps(upstream)
     def forward(self: Tower, hidden_states: torch.Tensor, grid_thw: torch.Tensor, **kwargs: Any) -> Any:
         if kwargs or hidden_states.device.type != "cpu" or any(p.requires_grad for p in self.parameters()):
             return upstream(self, hidden_states, grid_thw=grid_thw, **kwargs)
-        of_tower = kept.setdefault(self, KeptFeatures())
-        features = of_tower.get(hidden_states, grid_thw, lambda: upstream(self, hidden_states, grid_thw).pooler_output)
+        of_tower, key = kept.setdefault(self, KeptTensors(KEPT_BYTES)), _key_of(hidden_states, grid_thw)
+        features = of_tower.get(key, lambda: upstream(self, hidden_states, grid_thw).pooler_output.detach())
         return BaseModelOutputWithPooling(pooler_output=features)  # type: ignore[arg-type]
 
     Tower.forward = forward  # type: ignore[method-assign]

@@ -20,7 +20,7 @@ import json
 import logging
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from hashlib import sha256
@@ -75,7 +75,9 @@ class LazyPixels:
         _KEPT.used_by(update=torch.is_grad_enabled())
         processor = _processor(self.processor)
         different = list(dict.fromkeys(self.screenshots))  # an unchanged screen appears several times
-        resized = _threads().map(lambda screenshot: _KEPT.get(screenshot, processor), different)
+        resized = _threads().map(
+            lambda screenshot: _KEPT.get(processor.key(screenshot), lambda: processor.resized(screenshot)), different
+        )
         by_screenshot = dict(zip(different, resized, strict=True))
         shown = [by_screenshot[screenshot] for screenshot in self.screenshots]
         made = torch.empty(sum(map(len, shown)), *processor.shape(shown[0]))
@@ -215,39 +217,55 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(THREADS, len(os.sched_getaffinity(0))), "pixels")
 
 
-class _Kept:
-    """Keeps the newest screenshots, resized, each once."""
+class KeptTensors:
+    """Keeps the newest tensors, each once; several threads may use it.
+
+    Args:
+        capacity_bytes: most bytes to keep.
+    """
 
     def __init__(self, capacity_bytes: int) -> None:
         self._capacity_bytes = capacity_bytes
-        self._resized: OrderedDict[tuple[bytes, str], torch.Tensor] = OrderedDict()
-        self._bytes = 0
-        self._by_update = False
+        self._tensors: OrderedDict[Hashable, torch.Tensor] = OrderedDict()
+        self.num_bytes = 0
         self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def get(self, key: Hashable, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """Return the tensor of this key; make it if it is not kept."""
+        with self._lock:
+            if key in self._tensors:
+                self._tensors.move_to_end(key)
+                return self._tensors[key]
+        made = make()
+        with self._lock:
+            if key not in self._tensors:
+                self._tensors[key] = made
+                self.num_bytes += made.nbytes
+            while self.num_bytes > self._capacity_bytes:
+                self.num_bytes -= self._tensors.popitem(last=False)[1].nbytes
+        return made
+
+    def clear(self) -> None:
+        """Drop all tensors."""
+        with self._lock:
+            self._tensors.clear()
+            self.num_bytes = 0
+
+
+class ResizedScreenshots(KeptTensors):
+    """Keeps the resized screenshots of one training step."""
+
+    _by_update = False
 
     def used_by(self, update: bool) -> None:
         """Note whether log-probs (made without gradients) or an update need them. Log-probs after an update belong to
         the next step, so drop all: otherwise every process of a long run would hold `capacity_bytes` for nothing."""
-        with self._lock:
-            if self._by_update and not update:
-                self._resized.clear()
-                self._bytes = 0
-            self._by_update = update
-
-    def get(self, screenshot: bytes, processor: _Processor) -> torch.Tensor:
-        key = processor.key(screenshot)
-        with self._lock:
-            if key in self._resized:
-                self._resized.move_to_end(key)
-                return self._resized[key]
-        resized = processor.resized(screenshot)
-        with self._lock:
-            if key not in self._resized:
-                self._resized[key] = resized
-                self._bytes += resized.nbytes
-            while self._bytes > self._capacity_bytes:
-                self._bytes -= self._resized.popitem(last=False)[1].nbytes
-        return resized
+        if self._by_update and not update:
+            self.clear()
+        self._by_update = update
 
 
-_KEPT = _Kept(KEPT_BYTES)
+_KEPT = ResizedScreenshots(KEPT_BYTES)

@@ -10,7 +10,7 @@ patch first calls `Patch.check`, which raises an error if a module has upstream'
 
 This module imports nothing of upstream, since some callers of `check` must load fast. Our versions of upstream's
 functions are in the rooms: `plugin/patches.py`, `plugin/shared_encoder.py`, `engines/cpu/patch.py`,
-`engines/cpu/vllm.py`, `engines/vllm/segments.py`, `engines/vllm/images.py`.
+`engines/vllm/segments.py`, `engines/vllm/images.py`.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ from arpo_verl.engines.upstream_patches import TASK_ORDER
 from arpo_verl.errors import ConfigError, TaskError
 from arpo_verl.lib.config import build_config, require
 from arpo_verl.plugin.resume import order_of, read_record, resumed_checkpoint
-from arpo_verl.plugin.settings import plain_section
+from arpo_verl.plugin.settings import task_selection
 from arpo_verl.plugin.trainer_state import trainer_state
 from arpo_verl.tasks.frontier import Frontier, FrontierConfig
-from arpo_verl.tasks.selection import FRONTIER, TaskSelection, load_selected_tasks
+from arpo_verl.tasks.selection import FRONTIER, load_selected_tasks
 from arpo_verl.types import Task
 
 DATA_SOURCE = "arpo_verl"
@@ -39,7 +39,7 @@ class TaskDataset(RLHFDataset):
 
     Raises:
         TaskError: a task cannot be read or used.
-        ConfigError: an option is wrong, or there are fewer tasks than one training batch needs.
+        ConfigError: an option is wrong.
     """
 
     def __init__(
@@ -52,16 +52,14 @@ class TaskDataset(RLHFDataset):
     ):
         self.config = OmegaConf.create({}) if config is None else config
         self.data_files = _as_list(data_files)
-        self.original_data_files = list(self.data_files)
         self.tokenizer, self.processor = tokenizer, processor
         self.max_samples = max_samples
-        self.serialize_dataset = False
-        self._is_training = self._tell_training()
-        self._load()
+        self.serialize_dataset = True  # for the parent class: our rows travel with the object
+        is_training = self._is_for_training()
+        self.tasks = _rows(self.config, self.data_files, max_samples, is_training)
         self._frontier: Frontier | None = None
-        if self._is_training:
+        if is_training:
             TASK_ORDER.check()
-            self._check_batch()
             self._open_frontier()
 
     def __len__(self) -> int:
@@ -130,42 +128,15 @@ class TaskDataset(RLHFDataset):
             return "the checkpoint does not record its tasks"
         return saved.order_change(order_of(state.recipe, (task.task_id for task in self.tasks)))
 
-    def resume_dataset_state(self) -> None:
-        """Read the files again after a checkpoint was loaded: they define the tasks, not the checkpoint."""
-        self._load()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__.copy()
-
-    def split(self, num_splits: int) -> list[TaskDataset]:
-        """Cut into equal parts and drop the remainder, as the parent class does."""
-        size = len(self) // num_splits if num_splits > 0 else 0
-        if size < 1:
-            raise ConfigError(f"a dataset of {len(self)} tasks cannot be split into {num_splits} parts")
-        parts = []
-        for number in range(num_splits):
-            part = object.__new__(type(self))
-            part.__dict__ = self.__dict__ | {"tasks": self.tasks[number * size : (number + 1) * size]}
-            parts.append(part)
-        return parts
-
-    def _load(self) -> None:
-        self._selection = _selection(self.config)
-        tasks = load_selected_tasks(self.data_files, self._selection)
-        rows = tasks * self._selection.repeat if self._is_training else tasks
-        self.tasks: list[Task] = _sample(rows, self.max_samples, self.config)
-
     def _open_frontier(self) -> None:
         """Draw with the frontier if `data.tasks.sampling` says so. The sampler reports the outcomes to it."""
-        if self._selection.sampling == FRONTIER:
-            workers, name = self.config.get("dataloader_num_workers", 0), "data.dataloader_num_workers"
-            remedy = "set it to 0: a worker process would draw ahead and never learn the outcome"
-            require(workers == 0, name, "0 with data.tasks.sampling=frontier", workers, remedy)
+        selection = task_selection(self.config)
+        if selection.sampling == FRONTIER:
             most = self.config.get("train_max_samples", -1)
             words = "different from data.train_max_samples with data.tasks.sampling=frontier"
             remedy = "change one: both read the same files, so validation would draw with the frontier too"
             require(not self._is_like_validation(), "data.val_max_samples", words, most, remedy)
-            options = build_config(FrontierConfig, "data.tasks.frontier", self._selection.frontier)
+            options = build_config(FrontierConfig, "data.tasks.frontier", selection.frontier)
             self._position = {task.task_id: position for position, task in enumerate(self.tasks)}
             group_size = trainer_state(self.config).batch.n
             self._frontier = Frontier(list(self._position), group_size, options, self.config.get("seed"))
@@ -177,16 +148,7 @@ class TaskDataset(RLHFDataset):
         row["extra_info"]["draw"] = frontier.num_drawn
         return row
 
-    def _check_batch(self) -> None:
-        """Check the size: veRL drops the last incomplete batch, and with less than one batch nothing would be left."""
-        needed = self.config.get("gen_batch_size") or self.config.get("train_batch_size") or 1
-        if len(self) < needed:
-            raise ConfigError(
-                f"data.train_batch_size must be at most the number of tasks, got {needed} with {len(self)} tasks in "
-                f"{', '.join(map(str, self.data_files))}; lower it or add tasks"
-            )
-
-    def _tell_training(self) -> bool:
+    def _is_for_training(self) -> bool:
         """Return whether this is the training data. veRL does not say, but gives its two datasets different options.
 
         The same file with the same `max_samples` counts as training. Our recipes give them different options.
@@ -236,18 +198,13 @@ def training_rows(data: DictConfig) -> list[Task]:
         TaskError: a task cannot be read or used.
         ConfigError: an option is wrong.
     """
-    selection = _selection(data)
-    tasks = load_selected_tasks(_as_list(data.train_files), selection)
-    return _sample(tasks * selection.repeat, data.get("train_max_samples", -1), data)
+    return _rows(data, _as_list(data.train_files), data.get("train_max_samples", -1), is_training=True)
 
 
-def _selection(data: DictConfig) -> TaskSelection:
-    section = data.get("tasks")
-    return build_config(TaskSelection, "data.tasks", None if section is None else plain_section("data.tasks", section))
-
-
-def _sample(tasks: list[Task], most: int, data: DictConfig) -> list[Task]:
-    """Return at most so many of the tasks: random ones if the data is shuffled, else the first."""
+def _rows(data: DictConfig, files: list[str], most: int, is_training: bool) -> list[Task]:
+    """Return the rows of one dataset, at most so many: random ones if the data is shuffled, else the first."""
+    selection = task_selection(data)
+    tasks = load_selected_tasks(files, selection) * (selection.repeat if is_training else 1)
     if not 0 < most < len(tasks):
         return tasks
     if not data.get("shuffle", False):

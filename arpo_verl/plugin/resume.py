@@ -12,13 +12,15 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 from omegaconf import DictConfig, OmegaConf
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.lib.files import write_whole
-from arpo_verl.lib.untrusted import MOST_JSON_BYTES, parse_json, printable, read_regular
+from arpo_verl.lib.untrusted import printable, read_regular
+from arpo_verl.records.json_files import read_json
 from arpo_verl.records.layout import LATEST_CHECKPOINT
 from arpo_verl.replay.rules import task_content
 from arpo_verl.types import Task
@@ -29,9 +31,6 @@ if TYPE_CHECKING:
 
 RECORD_FILE = "resume.json"
 STEP_FOLDER = "global_step_"
-
-FORMAT = "arpo-verl resume"
-VERSION = 1
 
 _SECTIONS = ("actor_rollout_ref", "algorithm", "data", "gui_agent", "replay", "reward", "trainer.v1")
 # From sections that also contain secrets (environment.password), or options that do not affect training.
@@ -86,6 +85,17 @@ class ResumeRecord:
             old, new = (settings.get(name, "not given") for settings in (self.settings, now.settings))
             if old != new:
                 yield name, old, new
+
+
+class _Record(msgspec.Struct):
+    """The file of a record."""
+
+    format: Literal["arpo-verl resume"]
+    version: Literal[1]
+    tasks: tuple[str, ...]
+    settings: dict[str, str]
+    contents: dict[str, str] = {}  # noqa: RUF012  msgspec copies it
+    written_by: str = f"arpo-verl {__version__}"
 
 
 def record_of(settings: Mapping[str, str], tasks: Sequence[Task]) -> ResumeRecord:
@@ -157,9 +167,9 @@ def write_record(checkpoint: Path, record: ResumeRecord) -> None:
     Raises:
         OSError: the disk refuses.
     """
-    values = {"format": FORMAT, "version": VERSION, "written_by": f"arpo-verl {__version__}"}
-    values |= {"tasks": list(record.tasks), "settings": dict(record.settings), "contents": dict(record.contents)}
-    write_whole(checkpoint / RECORD_FILE, json.dumps(values, indent=1).encode("ascii") + b"\n")
+    values = _Record("arpo-verl resume", 1, record.tasks, dict(record.settings), dict(record.contents))
+    content = json.dumps(msgspec.to_builtins(values), indent=1)
+    write_whole(checkpoint / RECORD_FILE, content.encode("ascii") + b"\n")
 
 
 def read_record(checkpoint: Path) -> ResumeRecord | None:
@@ -170,28 +180,15 @@ def read_record(checkpoint: Path) -> ResumeRecord | None:
     """
     path = checkpoint / RECORD_FILE
     try:
-        values = parse_json(read_regular(path, MOST_JSON_BYTES))
+        record = read_json(path, _Record)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise ConfigError(_refusal(path, f"cannot be read: {error}")) from error
-    if not isinstance(values, dict) or (values.get("format"), values.get("version")) != (FORMAT, VERSION):
-        raise ConfigError(_refusal(path, f'has no "format": "{FORMAT}" of version {VERSION}'))
-    tasks, named = values.get("tasks"), [values.get("settings"), values.get("contents", {})]
-    if not _are_texts(tasks) or not all(isinstance(each, dict) and _are_texts(list(each.values())) for each in named):
-        raise ConfigError(_refusal(path, "has malformed tasks or settings"))
-    return ResumeRecord(tuple(tasks), *named)
-
-
-def _are_texts(values: Any) -> TypeGuard[list[str]]:
-    return isinstance(values, list) and all(isinstance(value, str) for value in values)
-
-
-def _refusal(path: Path, what: str) -> str:
-    return (
-        f"{path} must be what arpo-verl writes beside a checkpoint, but {what}; copy the checkpoint again, or remove "
-        "this file: then nothing is compared, and the order of tasks begins anew"
-    )
+        raise ConfigError(
+            f"{path} must be what arpo-verl writes beside a checkpoint: {error}; copy the checkpoint again, or remove "
+            "this file: then nothing is compared, and the order of tasks begins anew"
+        ) from error
+    return ResumeRecord(record.tasks, record.settings, record.contents)
 
 
 # --- Which checkpoint ------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError
 from arpo_verl.lib.config import build_config, one_of, require
 from arpo_verl.reward import compute_score
+from arpo_verl.tasks.selection import TaskSelection
 
 if TYPE_CHECKING:
     from arpo_verl.agent.rollout.chat import ChatTokenizer
@@ -38,6 +39,15 @@ def plain_section(name: str, section: object) -> dict[str, Any]:
     if not isinstance(values, Mapping):
         raise ConfigError(f"the recipe's section `{name}` must map names to values, got {values!r}")
     return {str(key): value for key, value in values.items()}
+
+
+def task_selection(data: Any) -> TaskSelection:
+    """Return which tasks a recipe's section `data` selects.
+
+    Raises:
+        ConfigError: a value is wrong.
+    """
+    return build_config(TaskSelection, "data.tasks", plain_section("data.tasks", data.get("tasks") or {}))
 
 
 def episode_weight_of(algorithm: Mapping[str, Any] | None) -> str:

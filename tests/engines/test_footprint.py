@@ -33,7 +33,6 @@ FULL = RunSizes(
     model=UI_TARS,
     image=Size(1932, 1092),
     screen=Size(1920, 1080),
-    carries_pixels=False,
     max_screenshots=15,
     max_replies=15,
     rows_per_episode=1,
@@ -97,7 +96,6 @@ def test_a_1080p_screenshot_and_its_episode():
     assert longest_sequence(FULL) == sum(row_tokens(FULL).values()) == 400 + 15 * (2691 + 16) + 15 * 1024
     # Each screenshot is in its rows, and in the column that the store takes it from.
     assert images_bytes(FULL) == (15 + 15) * SENT and images_bytes(WINDOW) == (46 * 5 + 50) * SENT
-    assert images_bytes(changed(carries_pixels=True)) == 15 * IMAGE + 15 * SENT
 
 
 @pytest.mark.parametrize(
@@ -106,7 +104,6 @@ def test_a_1080p_screenshot_and_its_episode():
         # Half of the queue. 16 GPUs in groups of 4 that share a sequence are four groups for 128 episodes.
         (FULL, "screenshots on their way: 320 episodes x 31 MB", (64 + 8 * 32) * 30 * SENT),
         (changed(sequence_parallel_size=2), "screenshots on their way", (64 + 8 * 16) * 30 * SENT),
-        (changed(carries_pixels=True), "pixel values on their way", (64 + 8 * 32) * 15 * (IMAGE + SENT)),
         # Two copies of a micro-batch, and each screenshot of a process's rows resized, a byte a value.
         (FULL, "pixel values made: 8 processes", 8 * (2 * 15 * IMAGE + 32 * 15 * IMAGE // 8)),
         (changed(micro_batch_size=2), "pixel values made", 8 * (4 * 15 * IMAGE + 32 * 15 * IMAGE // 8)),

@@ -6,7 +6,8 @@ import pytest
 import torch
 from verl.models.transformers.qwen2_vl import unpack_visual_output
 
-from arpo_verl.engines.optimizer import KeptFeatures, keep_features
+from arpo_verl.engines.optimizer import keep_features
+from arpo_verl.engines.pixels import KeptTensors
 
 GRID = torch.tensor([[1, 4, 8]])
 
@@ -68,12 +69,8 @@ def test_two_towers_share_nothing(tower):
     assert not torch.equal(features(tower, pixels()), features(other, pixels()))
 
 
-def test_the_oldest_features_go_first():
-    kept, looks = KeptFeatures(2 * 4), []
-
-    def look(seed):
-        return kept.get(pixels(seed), GRID, lambda: looks.append(seed) or torch.zeros(1))
-
-    for seed in (0, 1, 0, 2, 0, 1):
-        look(seed)
-    assert looks == [0, 1, 2, 1]
+def test_the_oldest_tensors_go_first():
+    kept, made = KeptTensors(2 * 4), []
+    for key in (0, 1, 0, 2, 0, 1):
+        kept.get(key, lambda key=key: made.append(key) or torch.zeros(1))
+    assert made == [0, 1, 2, 1] and len(kept) == 2 and kept.num_bytes == 8

@@ -57,7 +57,7 @@ def processings(monkeypatch):
     seen = []
     whole = pixels._Processor._whole
     monkeypatch.setattr(pixels._Processor, "_whole", lambda *a, **kw: seen.append(kw) or whole(*a, **kw))
-    monkeypatch.setattr(pixels, "_KEPT", pixels._Kept(3 * 34 * 46 * 3 * 14 * 14))
+    monkeypatch.setattr(pixels, "_KEPT", pixels.ResizedScreenshots(3 * 34 * 46 * 3 * 14 * 14))
     pixels._processor.cache_clear()
     yield seen
     pixels._processor.cache_clear()
@@ -70,18 +70,17 @@ def test_a_screenshot_is_processed_once_while_it_is_kept(processor, processings)
     assert processings == [TWO_PARTS, {}, TWO_PARTS], "the first is also compared to what is made in one go"
     for first in range(4):  # a window of two that moves on
         pixel_values([*shots[first : first + 2]] * 2, processor).tensor()
-    assert len(processings) == 3 + 4 and len(pixels._KEPT._resized) == 3
+    assert len(processings) == 3 + 4 and len(pixels._KEPT) == 3
     pixel_values(shots[2:], processor).tensor()
     assert len(processings) == 3 + 4
     pixel_values(shots[:1], processor).tensor()
     assert len(processings) == 3 + 5
-    kept = sum(resized.nbytes for resized in pixels._KEPT._resized.values())
-    assert kept * 8 == pixel_values(shots[2:], processor).tensor().nbytes == pixels._KEPT._bytes * 8
+    assert pixels._KEPT.num_bytes * 8 == pixel_values(shots[2:], processor).tensor().nbytes
 
 
 def test_what_is_kept_is_one_steps(processor, processings, monkeypatch):
     """Log-probs, the reference's and two mini-batches' updates, over steps: each screenshot once, and none for long."""
-    monkeypatch.setattr(pixels, "_KEPT", pixels._Kept(pixels.KEPT_BYTES))
+    monkeypatch.setattr(pixels, "_KEPT", pixels.ResizedScreenshots(pixels.KEPT_BYTES))
     processor = type(processor)(size={"shortest_edge": 3136, "longest_edge": 640 * 480})
     for step in range(5):
         rows = [pixel_values([picture(10 * step + row, (640, 480))], processor) for row in range(3)]
@@ -90,7 +89,7 @@ def test_what_is_kept_is_one_steps(processor, processings, monkeypatch):
                 for row in rows:
                     row.tensor()
         assert len(processings) == 2 + 3 * (step + 1)
-        assert len(pixels._KEPT._resized) == 3 and pixels._KEPT._bytes == 3 * 34 * 46 * 3 * 14 * 14
+        assert len(pixels._KEPT) == 3 and pixels._KEPT.num_bytes == 3 * 34 * 46 * 3 * 14 * 14
 
 
 def test_a_processor_whose_patches_have_other_dimensions_makes_them_in_one(processings):

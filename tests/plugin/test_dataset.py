@@ -1,7 +1,6 @@
 """The dataset as the trainer makes it: through veRL's own loader, collation and tensor dictionaries."""
 
 import json
-import pickle
 
 import pytest
 from omegaconf import OmegaConf
@@ -94,23 +93,10 @@ def test_validation_draws_each_task_once(task_dir, same_file):
     assert (len(training), len(validation)) == (10, 5)
 
 
-def test_fewer_tasks_than_a_batch_is_told_at_once(task_dir):
-    with pytest.raises(ConfigError, match="data.train_batch_size must be at most the number of tasks, got 8 with 5"):
-        dataset(task_dir, train_batch_size=8)
-
-
 def test_a_bad_task_stops_the_trainer_before_it_starts(task_dir):
     (task_dir / "9.json").write_text("{}")
     with pytest.raises(TaskError, match="9.json"):
         dataset(task_dir)
-
-
-def test_the_dataset_resumes_splits_and_travels_between_processes(task_dir):
-    rows = dataset(task_dir)
-    copy = pickle.loads(pickle.dumps(rows))
-    copy.resume_dataset_state()
-    assert copy.tasks == rows.tasks
-    assert [[t.task_id for t in part.tasks] for part in rows.split(2)] == [["task-0", "task-1"], ["task-2", "task-3"]]
 
 
 def test_the_spec_of_a_row_may_be_a_mapping_or_json():
@@ -252,8 +238,6 @@ def test_frontier_sampling_draws_each_task_alike_however_often_it_is_repeated(ta
 
 
 def test_frontier_sampling_refuses_what_would_draw_ahead_or_apart(task_dir):
-    with pytest.raises(ConfigError, match="data.dataloader_num_workers must be 0 with data.tasks.sampling=frontier"):
-        frontier_rows(task_dir, dataloader_num_workers=2)
     with pytest.raises(ConfigError, match="data.val_max_samples must be different from data.train_max_samples"):
         frontier_rows(task_dir, val_files=str(task_dir))  # validation would draw too, and take the sampler's word
     assert len(frontier_rows(task_dir, val_files=str(task_dir), val_max_samples=0)) == 5

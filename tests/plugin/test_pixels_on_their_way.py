@@ -17,7 +17,6 @@ from verl.utils.transferqueue_utils import _meta_to_realdata
 from verl.workers.engine.utils import prepare_micro_batches
 
 from arpo_verl.engines import pixels
-from arpo_verl.engines.footprint import MANAGER
 from arpo_verl.engines.pixels import LazyPixels
 from arpo_verl.plugin.loop_manager import GuiAgentLoopWorker
 from arpo_verl.plugin.model_inputs import ModelInputs
@@ -152,4 +151,4 @@ def test_the_recipes_have_the_manager_whose_workers_make_no_pixel():
     config = compose_recipe(ROOT / "recipes" / "embedded.yaml", [])
     name = config.actor_rollout_ref.rollout.agent.agent_loop_manager_class
     manager = load_class_from_fqn(name, "AgentLoopManager")(config, llm_client=None)
-    assert name == MANAGER and manager.agent_loop_workers_class is GuiAgentLoopWorker
+    assert manager.agent_loop_workers_class is GuiAgentLoopWorker

@@ -352,7 +352,7 @@ plugin.agent_loop | verl.workers.rollout.vllm_rollout.vllm_async_server
 lib.run_marker | verl.trainer.main_ppo:run_ppo
     OmegaConf.merge(default_runtime_env, runtime_env_kwargs)
 # vLLM, patched; tests/engines/cpu/test_vllm.py runs it in the environment that has it
-engines.cpu.vllm | vllm._custom_ops
+engines.cpu.patch | vllm._custom_ops
     _supports_onednn = bool(
 engines.vllm.segments | vllm.distributed.device_communicators.shm_broadcast
     class ShmRingBuffer

@@ -1,10 +1,10 @@
-"""Beside a training run: this package lets the stock veRL trainer run on a machine without a GPU.
+"""Let the stock veRL trainer run on a machine without a GPU.
 
-Training uses the CPU as a platform (`platform`), veRL's own FSDP2 engines on it (`engine`) and two patches. Rollouts
-use the engine `transformers`. `engines/cpu/replica.py: TransformersReplica` starts `engines/cpu/server.py:
+Training uses the CPU as a platform (`platform`), veRL's own FSDP2 engines on it (`registration`) and two patches.
+Rollouts use the engine `transformers`. `engines/cpu/replica.py: TransformersReplica` starts `engines/cpu/server.py:
 TransformersServer`, a Ray actor whose `generate` veRL calls for each reply. It batches requests in
 `engines/cpu/generation/generator.py: Generator`, and `engines/cpu/adapter.py: ServerAdapter` sends it the trainer's
-weights after each update. If vLLM's CPU build is installed, veRL's own vLLM rollout runs too (`vllm`, a third patch).
+weights after each update. If vLLM's CPU build is installed, veRL's own vLLM rollout runs too (a third patch).
 
 Importing this package registers nothing: `arpo_verl.plugin` calls `register()` if `VERL_PLATFORM=cpu`.
 """
@@ -30,19 +30,15 @@ def register() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # TransferQueue warns at each transfer that it asks for more threads than there are cores.
     os.environ.setdefault("TQ_LOGGING_LEVEL", "ERROR")
-    from arpo_verl.engines.cpu import engine, patch, platform, rollout, vllm
+    from arpo_verl.engines.cpu import patch, platform, registration
     from arpo_verl.engines.upstream_patches import LOG_PROBS, ONEDNN, PROCESS_GROUP, may_patch_verl
-    from arpo_verl.lib.post_import import when_imported
 
-    for name, value in vllm.ENVIRONMENT.items():
+    for name, value in patch.VLLM_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     platform.register()
     if may_patch_verl():
         PROCESS_GROUP.when_imported(patch.initialize_once_named)
         LOG_PROBS.when_imported(patch.log_probs_at_once)
-        ONEDNN.when_imported(vllm.without_onednn)
-    when_imported(engine.MODULE, engine.register)
-    when_imported(rollout.REPLICA_MODULE, rollout.register_replica)
-    when_imported(rollout.ADAPTER_MODULE, rollout.register_adapter)
-    when_imported(rollout.WEIGHTS_MODULE, rollout.register_weights)
+        ONEDNN.when_imported(patch.without_onednn)
+    registration.register_when_imported()
     _registered = True

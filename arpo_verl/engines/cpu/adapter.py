@@ -1,4 +1,4 @@
-"""The trainer's side of the rollout engine `transformers` sends the weights to the server actor."""
+"""Send the weights to the server actor: the trainer's side of the rollout engine `transformers`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ServerAdapter(BaseRollout):
-    """The adapter lives in the training worker and calls the server actor of the same rank."""
+    """Calls, from the training worker, the server actor of the same rank."""
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
         super().__init__(config, model_config, device_mesh)

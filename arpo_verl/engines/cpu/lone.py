@@ -1,4 +1,4 @@
-"""This module runs the rollout engine without a trainer: with a model's own weights, in the caller's process."""
+"""Run the rollout engine without a trainer: with a model's own weights, in the caller's process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from arpo_verl.engines.cpu.server import TransformersServer
 
 @dataclass(frozen=True)
 class LoneEngine:
-    """A lone engine is a rollout server, with the parts of its model that a conversation needs."""
+    """A rollout server without a trainer, with the parts of its model that a conversation needs."""
 
     server: TransformersServer
     tokenizer: Any

@@ -1,4 +1,4 @@
-"""The rollout has its own copy of the model, which is made without weights and filled by the trainer."""
+"""Load the rollout's own copy of the model, which the trainer fills with weights."""
 
 from __future__ import annotations
 

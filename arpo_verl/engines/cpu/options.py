@@ -1,4 +1,4 @@
-"""This module has the name of the rollout engine `transformers` in veRL's registries and its options in a recipe.
+"""Name of the rollout engine `transformers` in veRL's registries, and its options in a recipe.
 
 actor_rollout_ref.rollout:
   name: transformers
@@ -20,7 +20,7 @@ _Positive = Annotated[int, whole(1, "a positive integer")]
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """These are the engine's options, `actor_rollout_ref.rollout.engine_kwargs.transformers` in a recipe.
+    """The engine's options, `actor_rollout_ref.rollout.engine_kwargs.transformers` in a recipe.
 
     Attributes:
         max_batch_size: requests that generate together; more wait for a place.

@@ -1,4 +1,4 @@
-"""This module makes the CPU a veRL platform: tensors stay in host memory, collectives go through gloo."""
+"""Make the CPU a veRL platform: tensors stay in host memory, collectives go through gloo."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _device_module() -> ModuleType:
 
 
 class CpuPlatform(PlatformBase):
-    """This class is veRL's platform interface on a machine without an accelerator."""
+    """Implements veRL's platform interface on a machine without an accelerator."""
 
     _module: ModuleType | None = None
 

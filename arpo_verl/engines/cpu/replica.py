@@ -1,4 +1,4 @@
-"""The rollout replica `transformers` starts the server actor and calls it for veRL's managers."""
+"""Start the server actor and calls it for veRL's managers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def server_name(replica_rank: int, name_suffix: str = "") -> str:
 
 
 class TransformersReplica(RolloutReplica):
-    """A replica is one server beside the one worker that brings it weights."""
+    """One server beside the one worker that brings it weights."""
 
     async def launch_servers(self) -> None:
         """Start the server actor on the node of the worker that brings it weights: the training worker, or veRL's

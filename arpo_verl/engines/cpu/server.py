@@ -1,4 +1,4 @@
-"""The rollout server gives the generator veRL's server interface, in a Ray actor of its own."""
+"""Give the generator veRL's interface of a rollout server, in a Ray actor of its own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import TokenOutput
 from verl.workers.rollout.utils import get_max_position_embeddings
 
-from arpo_verl.engines.cpu.generation.generator import Generator, GeneratorOptions
+from arpo_verl.engines.cpu.generation.generator import Generator
 from arpo_verl.engines.cpu.generation.types import GenerationRequest, GenerationResult, SamplingParams
 from arpo_verl.engines.cpu.model import banned_token_ids, eos_token_ids, load_model, load_weights
 from arpo_verl.engines.cpu.options import engine_options
@@ -33,7 +34,7 @@ _GIVEN = {"logprobs": (True, False, None, 0), "repetition_penalty": (1.0, None)}
 
 
 class TransformersServer:
-    """This is one replica's server. Ray runs it as an actor; veRL's clients and managers call its methods.
+    """One replica's server. Ray runs it as an actor; veRL's clients and managers call its methods.
 
     All use of the model runs in one thread of its own: the event loop stays free for requests that arrive
     meanwhile, and torch keeps one pool of threads.
@@ -55,13 +56,8 @@ class TransformersServer:
             self.model_config.processor,
             eos_token_ids=eos_token_ids(self.model_config),
             banned_token_ids=banned_token_ids(self.model_config),
-            options=GeneratorOptions(
-                max_batch_size=options.max_batch_size,
-                max_batch_tokens=options.max_batch_tokens,
-                kv_cache_tokens=options.kv_cache_tokens,
-                prefix_reuse=options.prefix_reuse and self.config.enable_prefix_caching,
-                seed=self.config.seed + replica_rank,
-            ),
+            options=replace(options, prefix_reuse=options.prefix_reuse and self.config.enable_prefix_caching),
+            seed=self.config.seed + replica_rank,
         )
         self._global_steps: int | None = None
         self._replies: dict[str, asyncio.Future[GenerationResult]] = {}

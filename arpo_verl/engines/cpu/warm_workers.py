@@ -1,4 +1,4 @@
-"""This module makes Ray's worker processes forks of one process that has imported their modules.
+"""Make Ray's worker processes forks of one process that has imported their modules.
 
     hydra: {callbacks: {warm_workers: {_target_: arpo_verl.engines.cpu.warm_workers.WarmWorkers}}}
 
@@ -31,7 +31,7 @@ CLIENT = Path(__file__).with_name("worker_client.py")
 
 
 class WarmWorkers(Callback):
-    """A recipe names this callback under `hydra.callbacks`."""
+    """The callback that a recipe names under `hydra.callbacks`."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Make the Ray that the trainer is about to start take its workers from a server."""

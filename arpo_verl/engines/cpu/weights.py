@@ -1,4 +1,4 @@
-"""The checkpoint engine `ray` sends weights from training workers to separate rollout workers, without a GPU.
+"""Send weights from training workers to separate rollout workers, without a GPU.
 
     actor_rollout_ref.rollout.checkpoint_engine.backend: ray
 
@@ -25,7 +25,7 @@ from arpo_verl.engines.cpu.model import to_array
 
 @CheckpointEngineRegistry.register("ray")
 class RayCheckpointEngine(CheckpointEngine):
-    """This class is veRL's checkpoint engine interface, on the sending and on the receiving side.
+    """Implements veRL's checkpoint engine interface, on the sending and on the receiving side.
 
     Args:
         bucket_size: veRL passes it, but Ray's object store takes all weights at once.

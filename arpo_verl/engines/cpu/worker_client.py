@@ -1,4 +1,4 @@
-"""This script stands for one of Ray's worker processes, a fork of the process of `engines/cpu/worker_server.py`.
+"""Stand for one of Ray's worker processes, a fork of the process of `engines/cpu/worker_server.py`.
 
     python -I -S worker_client.py SOCKET SCRIPT ARGUMENTS...
 

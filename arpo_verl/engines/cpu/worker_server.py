@@ -1,4 +1,4 @@
-"""All Ray workers of a run are forks of this process, which imports what they need and then waits for requests.
+"""Fork all Ray workers of a run: import what they need, then wait for requests.
 
     python -m arpo_verl.engines.cpu.worker_server LISTENER        a descriptor that it inherits
 
@@ -50,7 +50,7 @@ _HEAD = 8
 
 
 class WorkerServer:
-    """The server forks a process for each request of a client.
+    """Forks a process for each request of a client.
 
     Args:
         listener: socket that clients connect to.

@@ -24,7 +24,7 @@ from arpo_verl.plugin.recipe.options import Recipe, longest_instruction
 from arpo_verl.plugin.recipe.resuming import check_resume
 from arpo_verl.plugin.recipe.silent import check_silent
 from arpo_verl.plugin.recipe.values import check_by_verl, check_filled, check_values, is_default, is_given
-from arpo_verl.plugin.settings import PolicyFiles, episode_weight_of, plain_section
+from arpo_verl.plugin.settings import PolicyFiles, episode_weight_of, plain_section, task_selection
 from arpo_verl.plugin.trainer_state import TrainerState
 from arpo_verl.replay.config import SAMPLERS, ReplayConfig, check_filter, check_sampler
 from arpo_verl.replay.methods import load_method, method_that_replaces
@@ -84,7 +84,7 @@ def check_recipe(config: DictConfig, recipe: Path | None = None, overrides: Sequ
     environment = checks.run(_section_of, EnvironmentConfig, "environment", config)
     agent = checks.run(_section_of, GuiAgentConfig, "gui_agent", config)
     replay = checks.run(_section_of, ReplayConfig, "replay", config)
-    selection = checks.run(_selection, config)
+    selection = checks.run(lambda: task_selection(config.data))
     for check in _FOR_ALL:
         checks.run(check, config)
     if uses_fsdp:
@@ -258,10 +258,6 @@ def _check_method(config: DictConfig, replay: ReplayConfig) -> None:
     name = "actor_rollout_ref.rollout.calculate_log_probs"
     needs = load_method(replay).needs_log_probs
     require(bool(records) or not needs, name, f"true with replay.method={replay.method}", records)
-
-
-def _selection(config: DictConfig) -> TaskSelection:
-    return build_config(TaskSelection, "data.tasks", plain_section("data.tasks", config.data.get("tasks") or {}))
 
 
 def _check_pixels(config: DictConfig) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from arpo_verl.agent.rollout.config import GuiAgentConfig
 from arpo_verl.agent.rollout.vision import ImageGeometry
 from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.desktops.providers import PROVIDERS, QEMU
@@ -24,7 +23,6 @@ from arpo_verl.engines.footprint import (
     FP32,
     GB,
     KNOWN_MODELS,
-    MANAGER,
     Footprint,
     Model,
     NodeCapacity,
@@ -32,7 +30,6 @@ from arpo_verl.engines.footprint import (
     estimate,
     training_state_bytes,
 )
-from arpo_verl.lib.config import build_config
 from arpo_verl.lib.untrusted import MOST_JSON_BYTES, parse_json, read_text
 from arpo_verl.plugin.recipe.options import (
     has_reference,
@@ -42,8 +39,7 @@ from arpo_verl.plugin.recipe.options import (
     training_steps,
 )
 from arpo_verl.plugin.settings import plain_section
-from arpo_verl.replay.config import ReplayConfig
-from arpo_verl.replay.methods import load_method
+from arpo_verl.plugin.trainer_state import TrainerState
 
 # Assumed if this machine has no GPU: the smallest that trains a 7B policy with histories of 64K tokens.
 ASSUMED_GPU_BYTES = 80 * GB
@@ -95,9 +91,8 @@ def read_run(config: DictConfig, model: Model) -> RunSizes:
     Raises:
         ConfigError: a section has a wrong value.
     """
-    agent = build_config(GuiAgentConfig, "gui_agent", plain_section("gui_agent", config.gui_agent))
-    environment = build_config(EnvironmentConfig, "environment", plain_section("environment", config.environment))
-    replay = build_config(ReplayConfig, "replay", plain_section("replay", config.replay))
+    state = TrainerState(config)
+    agent, replay, environment = state.agent, state.replay, state.environment or EnvironmentConfig()
     data, trainer, actor = config.data, config.trainer, config.actor_rollout_ref.actor
     rollout, mode = config.actor_rollout_ref.rollout, trainer.v1.trainer_mode
     ahead = 0 if mode == "sync" else math.ceil(trainer.v1[mode].num_warmup_batches)
@@ -105,14 +100,13 @@ def read_run(config: DictConfig, model: Model) -> RunSizes:
     messages = agent.family.opening(longest_instruction(config) or "x" * INSTRUCTION_CHARACTERS, agent.language, ())
     characters = sum(len(part.get("text", "")) for message in messages for part in message["content"])
     rollouts = data.train_batch_size * rollout.n
-    added = load_method(replay).num_added if replay.enable else 0
+    added = state.replay_method.num_added if replay.enable else 0
     num_tasks = len({task.task_id for task in tasks_of(config, "data.train_files")}) or PAPERS_TASKS
     return RunSizes(
         model_name=str(config.actor_rollout_ref.model.path),
         model=model,
         image=_geometry(config, model).image_size(environment.screen_size),
         screen=environment.screen_size,
-        carries_pixels=rollout.agent.get("agent_loop_manager_class") != MANAGER,
         max_screenshots=agent.row_screenshots,
         max_replies=agent.max_turns,
         rows_per_episode=agent.max_rows,

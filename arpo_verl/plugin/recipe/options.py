@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from arpo_verl.agent.models.family import FULL, load_family
 from arpo_verl.errors import ArpoError
-from arpo_verl.lib.config import build_config
-from arpo_verl.plugin.settings import plain_section
+from arpo_verl.plugin.settings import task_selection
 from arpo_verl.replay.rules import RowLimits
-from arpo_verl.tasks.selection import TaskSelection, load_selected_tasks
+from arpo_verl.tasks.selection import load_selected_tasks
 from arpo_verl.types import Task
 
 _SHORT = ("actor", "model", "ref", "rollout")
@@ -66,16 +64,6 @@ class Recipe:
         total = min(filter(None, most))
         has_harness = self["gui_agent.harness"] is not None
         return RowLimits(total if has_harness else prompt, response, total, vocabulary)
-
-    @cached_property
-    def tasks(self) -> int | None:
-        """Rows of the training data; None if it cannot be read."""
-        return num_training_rows(self.config)
-
-    @cached_property
-    def steps(self) -> int | None:
-        """Steps in all epochs; None if the training data cannot be read."""
-        return steps_of_epochs(self.config)
 
     @property
     def has_critic(self) -> bool:
@@ -141,9 +129,6 @@ def training_steps(config: DictConfig) -> int | None:
 def tasks_of(config: DictConfig, files: str) -> list[Task]:
     """Return the recipe's tasks; none if they cannot be read."""
     try:
-        selection = build_config(
-            TaskSelection, "data.tasks", plain_section("data.tasks", config.data.get("tasks") or {})
-        )
-        return load_selected_tasks(OmegaConf.select(config, files), selection)
+        return load_selected_tasks(OmegaConf.select(config, files), task_selection(config.data))
     except ArpoError:
         return []

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from arpo_verl.lib.config import Checks, require
-from arpo_verl.plugin.recipe.options import Recipe, full_name
+from arpo_verl.plugin.recipe.options import Recipe, full_name, num_training_rows, steps_of_epochs
 from arpo_verl.replay.config import SAMPLERS
 from arpo_verl.tasks.selection import FRONTIER
 from arpo_verl.versions import installed_version, is_older
@@ -169,12 +169,13 @@ def _run(recipe: Recipe) -> Refusals:
         reason = "false: veRL would never note which checkpoint to resume from, and FSDP does not save so"
         yield "actor.checkpoint.async_save", reason, "leave it out"
     # trainer/ppo/v1/trainer_base.py | is_last_step = self.global_steps >= self.total_training_steps
-    if recipe.steps and (recipe["trainer.total_training_steps"] or 0) > recipe.steps:
-        reason = f"at most {recipe.steps}, the steps of all epochs: the run would end without a last checkpoint"
+    steps, rows = steps_of_epochs(recipe.config), num_training_rows(recipe.config)
+    if steps and (recipe["trainer.total_training_steps"] or 0) > steps:
+        reason = f"at most {steps}, the steps of all epochs: the run would end without a last checkpoint"
         yield "trainer.total_training_steps", reason, "raise trainer.total_epochs, or leave it out"
     # trainer/ppo/v1/trainer_base.py | self.steps_per_epoch = len(self.train_dataset) //
-    if recipe.tasks and recipe["data.train_batch_size"] > recipe.tasks:
-        reason = f"at most {recipe.tasks}, the rows of data.train_files: an epoch would have no step"
+    if rows and recipe["data.train_batch_size"] > rows:
+        reason = f"at most {rows}, the rows of data.train_files: an epoch would have no step"
         yield "data.train_batch_size", reason, "lower it, add tasks, or raise data.tasks.repeat"
     # trainer/ppo/v1/trainer_base.py | if self.config.trainer.critic_warmup <= self.global_steps:
     if recipe["trainer.critic_warmup"] and not recipe.has_critic:

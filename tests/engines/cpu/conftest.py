@@ -76,15 +76,17 @@ def packed_model(policy: Path) -> Any:
 
 @pytest.fixture
 def make_generator(packed_model: Any, processor: Any) -> Any:
-    from arpo_verl.engines.cpu.generation.generator import Generator, GeneratorOptions
+    from arpo_verl.engines.cpu.generation.generator import Generator
+    from arpo_verl.engines.cpu.options import EngineOptions
 
-    def make(banned: Sequence[int] = (), **options: Any) -> Generator:
+    def make(banned: Sequence[int] = (), seed: int = 0, **options: Any) -> Generator:
         return Generator(
             packed_model,
             processor,
             eos_token_ids=[processor.tokenizer.eos_token_id],
             banned_token_ids=[processor.image_token_id, processor.video_token_id, *banned],
-            options=GeneratorOptions(**options),
+            options=EngineOptions(**options),
+            seed=seed,
         )
 
     return make

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 from support import ROOT
 
-from arpo_verl.engines.cpu import vllm
+from arpo_verl.engines.cpu import patch
 from arpo_verl.engines.upstream_patches import ONEDNN
 
 # In the other environment: in this one vLLM cannot be.
@@ -62,10 +62,10 @@ assert key(first) == key(first) != key(other)
 def test_hook_takes_the_kernel_away_and_refuses_a_vllm_that_has_no_such_flag():
     custom_ops = ModuleType("stand_in")
     custom_ops._supports_onednn = True
-    ONEDNN.apply(custom_ops, vllm.without_onednn)
+    ONEDNN.apply(custom_ops, patch.without_onednn)
     assert custom_ops._supports_onednn is False
     with pytest.raises(AttributeError, match="_supports_onednn"):
-        ONEDNN.apply(ModuleType("another"), vllm.without_onednn)
+        ONEDNN.apply(ModuleType("another"), patch.without_onednn)
 
 
 @pytest.mark.vllm
@@ -76,7 +76,7 @@ def test_vllm_is_as_the_hook_takes_it(python, platform):
     assert answers["told"] and answers["made"] and answers["same"]
     hooked = platform == "cpu"
     assert answers["flag"] is not hooked and answers["kept"] is hooked
-    assert (answers["environment"] == vllm.ENVIRONMENT) is hooked
+    assert (answers["environment"] == patch.VLLM_ENVIRONMENT) is hooked
 
 
 @pytest.mark.vllm

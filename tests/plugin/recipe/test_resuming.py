@@ -196,7 +196,7 @@ REFUSED = {
     "a damaged record": (
         (),
         write(f"global_step_4/{RECORD_FILE}", '{"format": "arpo-verl resume", "version": 1, "tasks": [3]}'),
-        ["resume.json must be what arpo-verl writes .* malformed tasks or settings; copy .* or remove this file"],
+        ["resume.json must be what arpo-verl writes .*tasks.*; copy .* or remove this file"],
     ),
     "a note that is no number": ((), write(LATEST_CHECKPOINT, "four"), ["must contain the step of the newest"]),
     "a note of what is gone": (

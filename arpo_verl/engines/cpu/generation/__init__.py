@@ -1,4 +1,4 @@
-"""This package generates in batches with a Transformers Qwen-VL model on a CPU, without veRL or Ray.
+"""Generate in batches with a Transformers Qwen-VL model on a CPU, without veRL or Ray.
 
 `engines/cpu/server.py: TransformersServer` passes requests to `engines/cpu/generation/generator.py: Generator.add` and
 calls `decode` until all have their replies: a pass makes one token for every running request. `prompts` makes positions

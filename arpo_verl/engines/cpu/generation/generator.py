@@ -1,4 +1,4 @@
-"""The generator turns requests into replies: a pass makes one token for every running request."""
+"""Turn requests into replies: a pass makes one token for every running request."""
 
 from __future__ import annotations
 
@@ -17,20 +17,10 @@ from arpo_verl.engines.cpu.generation.prefix import MIN_SHARED, PrefixStore, com
 from arpo_verl.engines.cpu.generation.prompts import PreparedImage, PreparedPrompt, PromptPreparer
 from arpo_verl.engines.cpu.generation.sampling import sample
 from arpo_verl.engines.cpu.generation.types import FinishReason, GenerationRequest, GenerationResult
+from arpo_verl.engines.cpu.options import EngineOptions
 
 # Room for a reply when its sequence starts, in tokens; a longer reply moves its cache.
 _REPLY_ROOM = 64
-
-
-@dataclass(frozen=True)
-class GeneratorOptions:
-    """These options bound the generator; `arpo_verl.engines.cpu.options.EngineOptions` explains them."""
-
-    max_batch_size: int = 32
-    max_batch_tokens: int = 4096
-    kv_cache_tokens: int = 65536
-    prefix_reuse: bool = True
-    seed: int = 0
 
 
 @dataclass
@@ -61,7 +51,7 @@ class _Running:
 
 
 class Generator:
-    """The generator batches continuously: a request joins at the next token, however far the others are.
+    """Batches continuously: a request joins at the next token, however far the others are.
 
     Only one thread at a time may use it.
 
@@ -70,6 +60,8 @@ class Generator:
         processor: the model's processor, with veRL's `get_rope_index` bound to it.
         eos_token_ids: tokens that end a reply.
         banned_token_ids: tokens that are never generated.
+        options: sizes of batch and cache.
+        seed: what requests without a seed of their own are drawn with.
     """
 
     def __init__(
@@ -79,10 +71,11 @@ class Generator:
         *,
         eos_token_ids: Collection[int],
         banned_token_ids: Iterable[int],
-        options: GeneratorOptions | None = None,
+        options: EngineOptions,
+        seed: int = 0,
     ) -> None:
         self.model = model.eval()
-        self._options = options or GeneratorOptions()
+        self._options, self._seed = options, seed
         self._preparer = PromptPreparer(processor)
         text = model.config.text_config
         heads = text.num_attention_heads
@@ -196,7 +189,7 @@ class Generator:
             return random.Random(waiting.request.sampling.seed)
         digest = hashlib.blake2b(waiting.prompt.content.tobytes(), digest_size=16).digest()
         self._occurrences[digest] += 1
-        return random.Random(f"{self._options.seed} {self._version} {digest.hex()} {self._occurrences[digest]}")
+        return random.Random(f"{self._seed} {self._version} {digest.hex()} {self._occurrences[digest]}")
 
     def _forward(self) -> torch.Tensor:
         """Run the model over all new tokens, packed into one row; return each sequence's last logits, [B, V]."""

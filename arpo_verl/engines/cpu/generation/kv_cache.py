@@ -1,4 +1,4 @@
-"""This module caches each sequence's keys and values, and computes attention for sequences packed into one row.
+"""Cache each sequence's keys and values, and compute attention for sequences packed into one row.
 
 A pass of the generator concatenates the new tokens of all running sequences, prompts and single tokens alike, into one
 row without padding: every linear layer sees them as one batch. Only attention separates the sequences: it appends each
@@ -25,7 +25,7 @@ _GROWTH = 128
 
 @dataclass(frozen=True)
 class KVShape:
-    """The shape of a model's cache is `layers` tensors of [kv_heads, tokens, head_dim], for keys and for values."""
+    """The shape of a model's cache: `layers` tensors of [kv_heads, tokens, head_dim], for keys and for values."""
 
     layers: int
     kv_heads: int
@@ -34,7 +34,7 @@ class KVShape:
 
 
 class SequenceCache:
-    """The cache holds the keys and values of one token sequence in every layer.
+    """Holds the keys and values of one token sequence in every layer.
 
     Attributes:
         content: [length], int64, what each cached position holds; see `prompts.PreparedPrompt.content`.
@@ -79,7 +79,7 @@ class SequenceCache:
 
 
 class PackedBatch:
-    """A packed batch maps the parts of one forward pass's row to their sequences.
+    """Maps the parts of one forward pass's row to their sequences.
 
     Args:
         caches: one for each sequence, with room for its new tokens.

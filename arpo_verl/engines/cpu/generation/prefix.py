@@ -1,4 +1,4 @@
-"""The prefix store keeps finished sequences' keys and values, and finds the one that a new prompt continues from."""
+"""Keep finished sequences' keys and values, and find the one that a new prompt continues from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def common_prefix(left: np.ndarray, right: np.ndarray) -> int:
 
 
 class PrefixStore:
-    """The store keeps the caches of finished sequences and drops the least recently used first.
+    """Keeps the caches of finished sequences and drops the least recently used first.
 
     An episode's next turn takes over the cache of its last turn; rollouts of one task copy their common beginning from
     each other.

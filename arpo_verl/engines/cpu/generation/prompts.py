@@ -1,4 +1,4 @@
-"""This module turns a prompt with images into the model's input: content, positions and image features."""
+"""Turn a prompt with images into the model's input: content, positions and image features."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_IMAGES = 256
 
 @dataclass
 class PreparedImage:
-    """A prepared image is in the form that the model takes.
+    """An image in the form that the model takes.
 
     Attributes:
         digest: hash of its content and processor options, negative, so that it is never a token id.
@@ -37,7 +37,7 @@ class PreparedImage:
 
 @dataclass(frozen=True)
 class PreparedPrompt:
-    """A prepared prompt is ready for the model.
+    """A prompt that is ready for the model.
 
     Attributes:
         token_ids: [tokens], int64.
@@ -56,7 +56,7 @@ class PreparedPrompt:
 
 
 class PromptPreparer:
-    """A preparer treats prompts as the trainer does: with the same image processor and `get_rope_index`.
+    """Prepares prompts as the trainer does: with the same image processor and `get_rope_index`.
 
     Args:
         processor: a Qwen2-VL or Qwen2.5-VL processor with veRL's `get_rope_index` bound to it.

@@ -1,4 +1,4 @@
-"""This module samples tokens from logits, with the log-probabilities that the trainer will recompute."""
+"""Sample tokens from logits, with the log-probabilities that the trainer will recompute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""These types are the generator's input and output."""
+"""The generator's input and output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FinishReason = Literal["stop", "length", "abort"]
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """These parameters say how one reply is sampled.
+    """How one reply is sampled.
 
     Attributes:
         max_tokens: bound on the reply's tokens, the end token included.
@@ -44,7 +44,7 @@ class SamplingParams:
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """A request is one prompt to answer.
+    """One prompt to answer.
 
     Attributes:
         request_id: name of the request in `abort`, unique among those in flight.
@@ -62,7 +62,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """A result is a request's reply.
+    """A request's reply.
 
     Attributes:
         token_ids: the reply's tokens, the end token included.
