@@ -29,6 +29,7 @@ from arpo_verl.agent.rollout.sequence import Generated
 from arpo_verl.desktops.pool.attempts import attempt_until_whole
 from arpo_verl.desktops.pool.desktop_pool import Session
 from arpo_verl.errors import ConfigError, GenerationError, MissingDependencyError, TaskError
+from arpo_verl.plugin import queue
 from arpo_verl.plugin.dataset import read_task
 from arpo_verl.plugin.rows import SCREENSHOTS, GuiAgentOutput, shows_from
 from arpo_verl.plugin.sent_images import take_in
@@ -275,19 +276,17 @@ def _same_in_every_run(row: Mapping[str, Any]) -> str:
 
 async def runs_in_validation(uid: str) -> bool | None:
     """Return whether veRL validates. It does not say so, but queues validation prompts apart. None: not known."""
-    return await _is_queued(uid, "VALIDATION")
+    return await _is_queued(uid, queue.VALIDATION)
 
 
 async def runs_in_training(uid: str) -> bool:
     """Return whether veRL certainly trains on the episode."""
-    return await _is_queued(uid, "TRAINING") is True
+    return await _is_queued(uid, queue.TRAINING) is True
 
 
 async def _is_queued(uid: str, partition: str) -> bool | None:
-    from arpo_verl.plugin import queue  # not every trainer of veRL has one
-
     try:
-        return await queue.is_queued(uid, getattr(queue, partition))
-    except RuntimeError:
+        return await queue.is_queued(uid, partition)
+    except RuntimeError:  # not every trainer of veRL has one
         logger.debug("no TransferQueue to ask whether episode %s is of %s", uid, partition, exc_info=True)
         return None

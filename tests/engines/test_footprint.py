@@ -258,9 +258,10 @@ def test_the_sizes_that_split_the_heads():
     assert KNOWN_MODELS["Qwen/Qwen3-VL-8B-Instruct"].sequence_parallel_sizes == [1, 2, 4, 8, 16, 32]
 
 
-def test_a_run_that_fits_has_no_problem():
+def test_a_run_that_fits_has_no_problem_and_one_on_a_cpu_no_gpu_part():
     assert estimate(FULL, ENOUGH).problems == ()
     assert estimate(FULL, NodeCapacity()).problems == (), "nothing is known of the machine"
+    assert "GPU memory" not in str(estimate(changed(on_gpus=False), ENOUGH))
 
 
 @pytest.mark.parametrize(
@@ -276,7 +277,3 @@ def test_what_does_not_fit_is_told_with_the_option_to_change(run, machine, says,
     report = estimate(changed(**run), changed(ENOUGH, **machine))
     (problem,) = report.problems
     assert says == problem.what and option in problem.remedy and f"does not fit: {says}\n  -> " in str(report)
-
-
-def test_a_cpu_run_has_no_gpu_part():
-    assert "GPU memory" not in str(estimate(changed(on_gpus=False), ENOUGH))

@@ -140,13 +140,6 @@ def test_log_probs_of_some_rows_only_are_refused(policy, tokenizer):
         play(policy, Forgetful(tokenizer, REPLIES), FakePool(), config)
 
 
-def test_steps_and_screenshots_of_a_context_are_apart():
-    assert GuiAgentConfig(max_steps=50, context="window").max_turns == 50
-    assert GuiAgentConfig(max_steps=50, context="window").row_screenshots == 5
-    assert GuiAgentConfig(max_steps=50, context="full", max_screenshots=15).max_turns == 15
-    assert GuiAgentConfig(max_steps=50).row_screenshots == 50
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [

@@ -48,12 +48,3 @@ def test_a_failing_registration_is_told_at_error_level():
         "could not register with verl.plugin.platform: ModuleNotFoundError: import of arpo_verl.engines.cpu halted"
         in line
     )
-
-
-@pytest.mark.parametrize("command", [[], ["--help"], ["doctor", "--help"], ["summary", "--help"]])
-def test_the_command_line_explains_itself(command):
-    result = subprocess.run(
-        [sys.executable, "-m", "arpo_verl.tools.cli.main", *command], capture_output=True, text=True
-    )
-    assert result.returncode == (0 if command else 2)
-    assert "usage: arpo-verl" in result.stdout + result.stderr

@@ -14,7 +14,7 @@ from arpo_verl.agent.models.family import load_family
 from arpo_verl.agent.models.messages import reply_message, screenshot_message
 from arpo_verl.agent.rollout.vision import ImageGeometry, decode_screenshot
 from arpo_verl.plugin.model_inputs import ModelInputs
-from arpo_verl.types import Click, Fail, Finish, Move, Point, Scroll, Size
+from arpo_verl.types import Click, Finish, Move, Point, Scroll, Size
 
 pytestmark = needs_words
 SCREEN = Size(640, 480)
@@ -29,7 +29,6 @@ HIT = reply("I click the square.", action="left_click", coordinate=[50, 80])
 MOVE = reply("I point.", action="mouse_move", coordinate=[1000, 1000])
 SCROLL = reply("I scroll.", action="scroll", pixels=-3)
 DONE = reply("Done.", action="terminate", status="success")
-GIVE_UP = reply("It cannot be done.", action="terminate", status="failure")
 
 
 @pytest.fixture(scope="module")
@@ -92,18 +91,6 @@ def test_the_rebuilt_inputs_are_what_the_model_takes_whatever_marks_a_reply_hold
         given = model(input_ids=input_ids[None], position_ids=positions[1:, None], **inputs).logits
         own = model(input_ids=input_ids[None], mm_token_type_ids=is_image[None], **inputs).logits
     assert torch.isfinite(given).all() and torch.allclose(given, own, atol=1e-5)
-
-
-def test_giving_up_is_the_failure_that_solves_an_infeasible_task(policy):
-    pool = FakePool()
-    output = play(policy, ScriptedEngine(policy[0], [GIVE_UP]), pool, qwen_recipe())
-    assert pool.desktops[0].actions == [Fail()] and output.extra_fields["stop_reason"] == "failed"
-
-
-def test_a_reply_in_another_grammar_is_a_parse_error(policy):
-    output = play(policy, ScriptedEngine(policy[0], ["Action: click(start_box='(1,2)')"]), None, qwen_recipe())
-    assert output.extra_fields["stop_reason"] == "parse_error"
-    assert output.reward_score == -1.0
 
 
 def test_qwen25_reads_the_same_call_in_pixels_of_the_resized_image(policy):

@@ -31,6 +31,14 @@ def sample(replaying, step, batch_size=1):
     return replaying.sample(global_steps=step, partition_id="train", batch_size=batch_size)
 
 
+RESUMES = "trainer.resume_mode=auto"
+
+
+def save(replaying, folder):
+    replaying.replayer.save(folder / "global_step_1" / "replay")
+    (folder / "latest_checkpointed_iteration.txt").write_text("1")
+
+
 def failures(rollouts, rows_of_each, step, seed=30):
     """A group that failed, of episodes of so many rows."""
     return [
@@ -172,11 +180,10 @@ def test_the_number_of_updates_is_the_recipes_whatever_the_number_of_rows(empty_
 
 
 def test_a_store_of_episodes_of_several_rows_is_saved_and_goes_on(empty_queue, rollouts, sampler, tmp_path):
-    resume = ["trainer.resume_mode=auto", f"trainer.default_local_dir={tmp_path}"]
+    resume = [RESUMES, f"trainer.default_local_dir={tmp_path}"]
     replaying, _ = sampler(*resume)
     store_a_success(empty_queue, rollouts, replaying)
-    replaying.replayer.save(tmp_path / "global_step_1" / "replay")
-    (tmp_path / "latest_checkpointed_iteration.txt").write_text("1")
+    save(replaying, tmp_path)
     resumed, _ = sampler(*resume)
     (trajectory,) = resumed.replayer.store.trajectories()
     assert (trajectory,) == replaying.replayer.store.trajectories()
@@ -185,11 +192,10 @@ def test_a_store_of_episodes_of_several_rows_is_saved_and_goes_on(empty_queue, r
 
 
 def test_what_one_context_stored_is_not_replayed_in_another(empty_queue, rollouts, sampler, tmp_path):
-    resume = ["trainer.resume_mode=auto", f"trainer.default_local_dir={tmp_path}"]
+    resume = [RESUMES, f"trainer.default_local_dir={tmp_path}"]
     replaying, _ = sampler(*resume, "+gui_agent.context=window", "+gui_agent.max_screenshots=2")
     store_a_success(empty_queue, rollouts, replaying)
-    replaying.replayer.save(tmp_path / "global_step_1" / "replay")
-    (tmp_path / "latest_checkpointed_iteration.txt").write_text("1")
+    save(replaying, tmp_path)
     for context, screenshots in (("full", "null"), ("window", 3), ("segments", "null")):
         other = (f"+gui_agent.context={context}", f"+gui_agent.max_screenshots={screenshots}")
         with pytest.raises(ReplayError, match="another prompt"):

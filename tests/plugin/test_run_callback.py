@@ -41,6 +41,21 @@ def environment(monkeypatch):
     monkeypatch.setattr(ray, "init", ray.init)
 
 
+@pytest.fixture
+def begin(tmp_path, monkeypatch):
+    """Start a run in `tmp_path / "run"` whose recipe passes its checks."""
+    for name in ("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR"):
+        monkeypatch.setenv(name, "")  # so that it is put back afterwards
+    monkeypatch.setattr(run_callback, "check_recipe", lambda config, *_: None)
+    trainer = {"default_local_dir": str(tmp_path / "checkpoints"), "resume_mode": "auto", "total_epochs": 3}
+
+    def begin_run(**sections):
+        config = {"run_dir": str(tmp_path / "run"), "trainer": trainer, **sections}
+        RunCallback().on_job_start(OmegaConf.create(config))
+
+    return begin_run
+
+
 def handed():
     return json.loads(os.environ[RAY_JOB_CONFIG])
 
@@ -58,14 +73,9 @@ def test_what_a_submitted_job_says_stays(monkeypatch):
     assert handed() == {"runtime_env": expected, "metadata": {"job_name": "x"}}
 
 
-def test_each_start_is_noted_in_the_runs_folder(tmp_path, monkeypatch):
-    for name in ("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR"):
-        monkeypatch.setenv(name, "")  # so that it is put back afterwards
-    monkeypatch.setattr(run_callback, "check_recipe", lambda config, *_: None)
-    trainer = {"default_local_dir": str(tmp_path / "checkpoints"), "resume_mode": "auto", "total_epochs": 3}
-    config = OmegaConf.create({"run_dir": str(tmp_path / "run"), "trainer": trainer})
+def test_each_start_is_noted_in_the_runs_folder(tmp_path, begin):
     for _ in range(2):
-        RunCallback().on_job_start(config)
+        begin()
     assert [start["recipe"] for start in read_starts(tmp_path / "run")] == [{"trainer.total_epochs": 3}] * 2
 
 
@@ -97,22 +107,17 @@ def log_step(folder, step):
         file.write(json.dumps({"step": step, "data": {"training/global_step": step, "timing_s/step": 5.0}}) + "\n")
 
 
-def test_a_second_trainer_in_a_runs_folder_is_refused_until_the_first_is_dead(tmp_path, monkeypatch):
-    for name in ("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR"):
-        monkeypatch.setenv(name, "")
-    monkeypatch.setattr(run_callback, "check_recipe", lambda config, *_: None)
-    trainer = {"default_local_dir": str(tmp_path / "checkpoints"), "resume_mode": "auto", "total_epochs": 3}
-    config = OmegaConf.create({"run_dir": str(tmp_path / "run"), "trainer": trainer})
+def test_a_second_trainer_in_a_runs_folder_is_refused_until_the_first_is_dead(tmp_path, begin):
     with start_holder(tmp_path / "run") as first:
         with pytest.raises(SystemExit, match=rf"another trainer uses .*/run \(process {first.pid} on .*\); wait"):
-            RunCallback().on_job_start(config)
+            begin()
         assert read_starts(tmp_path / "run") == []
         first.kill()
         first.wait()
         with start_holder(tmp_path / "run") as second:
             second.kill()
-    RunCallback().on_job_start(config)
-    RunCallback().on_job_start(config)  # the same process may
+    begin()
+    begin()  # the same process may
 
 
 def test_a_run_folder_that_cannot_be_made_is_refused_before_hydra_makes_it(tmp_path, monkeypatch):
@@ -225,16 +230,10 @@ def test_a_run_that_lost_a_process_ends_with_a_sentence_about_it(tmp_path, capsy
     assert len(read_faults(tmp_path)) == 1 + bool(printed)
 
 
-def test_a_run_s_own_ray_is_started_with_patience_and_a_cluster_s_is_not(tmp_path, monkeypatch):
-    for name in ("VERL_FILE_LOGGER_PATH", "TENSORBOARD_DIR"):
-        monkeypatch.setenv(name, "")
-    monkeypatch.setattr(run_callback, "check_recipe", lambda config, *_: None)
-    trainer = {"default_local_dir": str(tmp_path / "checkpoints"), "resume_mode": "auto"}
+def test_a_run_s_own_ray_is_started_with_patience_and_a_cluster_s_is_not(begin):
     stock = ray.init
     for address, is_ours in (("10.0.0.1:6379", False), ("local", True), ("local", True)):
-        ray_kwargs = {"ray_init": {"address": address}}
-        config = {"run_dir": str(tmp_path / "run"), "trainer": trainer, "ray_kwargs": ray_kwargs}
-        RunCallback().on_job_start(OmegaConf.create(config))
+        begin(ray_kwargs={"ray_init": {"address": address}})
         assert (ray.init.func, ray.init.args) == (start_ray, (stock,)) if is_ours else ray.init is stock
 
 

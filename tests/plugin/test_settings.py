@@ -7,12 +7,9 @@ from arpo_verl.errors import ConfigError
 from arpo_verl.plugin.settings import plain_section
 
 
-def test_interpolations_are_resolved():
+def test_interpolations_are_resolved_and_plain_values_stay():
     recipe = OmegaConf.create({"size": 8, "replay": {"capacity": "${size}", "seeds": ["a"]}})
     assert plain_section("replay", recipe.replay) == {"capacity": 8, "seeds": ["a"]}
-
-
-def test_plain_values_stay_as_they_are():
     assert plain_section("replay", {"capacity": 8}) == {"capacity": 8}
 
 

@@ -144,28 +144,16 @@ def test_server_that_rejects_answers_new_requests_as_aborted(server, plain):
     assert (output.stop_reason, output.token_ids) == ("aborted", [])
 
 
-def test_sleep_waits_for_running_requests(server, plain):
+@pytest.mark.parametrize("is_added", [True, False], ids=["running", "just being added"])
+def test_sleep_waits_for_requests(server, plain, is_added):
     async def scenario() -> Any:
         running = asyncio.create_task(generate(server, plain.prompt("Task."), max_tokens=100))
-        while not server._generator.num_unfinished:
+        while not (server._generator.num_unfinished if is_added else server._replies):
             await asyncio.sleep(0)
         await server.sleep()
-        assert server._generator._prefixes.num_tokens == 0
+        assert not server._replies and server._generator._prefixes.num_tokens == 0
         await server.wake_up()
         return await asyncio.wait_for(running, 1)
-
-    assert asyncio.run(scenario()).stop_reason == "completed"
-
-
-def test_sleep_waits_for_a_request_that_is_just_being_added(server, plain):
-    async def scenario() -> Any:
-        running = asyncio.create_task(generate(server, plain.prompt("Task."), max_tokens=100))
-        while not server._replies:
-            await asyncio.sleep(0)
-        assert server._loop_task is None
-        await server.sleep()
-        assert not server._replies
-        return await running
 
     assert asyncio.run(scenario()).stop_reason == "completed"
 
