@@ -131,8 +131,8 @@ def is_older(installed: str, oldest: str) -> bool:
 
 
 def describe_untested() -> str | None:
-    """Return one line about the installed packages that are newer than any in docs/versions.md, whose table says what ran
-    with each; None if there are none."""
+    """Return one line about the installed packages that are newer than any in docs/versions.md, whose table says what
+    ran with each; None if there are none."""
     installed = {package: installed_version(package) for package in NEWEST}
     newer = [
         f"{package} {version} (newest tested: {NEWEST[package]})"
