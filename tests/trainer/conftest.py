@@ -2,12 +2,12 @@
 
 import dataclasses
 import json
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from support import loading
 from support.policies.demonstrations import collect_demonstrations, save_demonstrations
 from trainer_run import ROOT, TrainerRun, Workplace
 from verl.utils import hf_processor
@@ -114,9 +114,7 @@ def start(shipped, seeds):
         folder = shipped.parent / name
         recorded = folder / "recorded"
         recorded.mkdir(parents=True)
-        path = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
-        env = {"VERL_USE_EXTERNAL_MODULES": "support.record_advantages", "PYTHONPATH": path}
-        env["ARPO_VERL_RECORDED"] = str(recorded)
+        env = loading("record_advantages", ARPO_VERL_RECORDED=str(recorded))
         length = [f"trainer.total_training_steps={steps}", f"trainer.total_epochs={steps}"]
         seeded = [f"actor_rollout_ref.model.path={shipped}", f"replay.seed_from={seeds}"]
         return TrainerRun(folder, *OVERRIDES, *length, *seeded, *more, env=env, recipe=DEMO)

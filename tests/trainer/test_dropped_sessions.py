@@ -1,11 +1,10 @@
 """The stock trainer in its three modes, with four of the first step's 32 sessions lost for good."""
 
 import json
-import os
 
 import pytest
-from support.trained_rows import trained_rows
-from trainer_run import MODES, ROOT, read_steps
+from support import loading
+from trainer_run import MODES, read_steps
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop]
 
@@ -21,14 +20,19 @@ def dropping(request, workplace):
     name = f"dropping-{mode}"
     lost = workplace.folder / f"{name}-lost"
     lost.mkdir()
-    path = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    env = {"VERL_USE_EXTERNAL_MODULES": "support.drop_sessions", "PYTHONPATH": path, "ARPO_VERL_LOST": str(lost)}
+    env = loading("drop_sessions", ARPO_VERL_LOST=str(lost))
     # A second attempt mends what a desktop fails by itself; with a buffer the run may end while it is made.
     attempts = 2 if mode == "sync" else 1
     faults = [f"+environment.max_attempts={attempts}"]
     trainer = workplace.start(name, STEPS, *MODES[mode], *faults, env=env)
     trainer.wait(1800.0)
     return mode, trainer.run_dir, sorted(path.name for path in lost.iterdir())
+
+
+def trained_rows(folder, step):
+    """By episode, the rows that the estimator gave an advantage in the step."""
+    lines = (folder / "trajectories" / f"step_{step:06d}" / "groups.jsonl").read_text().splitlines()
+    return {f"{group['uid']}_{row['session']}": row for group in map(json.loads, lines) for row in group["rows"]}
 
 
 def test_the_run_goes_on_and_scores_nothing_of_what_was_lost(dropping):

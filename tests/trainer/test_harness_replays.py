@@ -7,9 +7,9 @@ through OSWorld's controller, the engine's model gives the log-probs, and the tr
 """
 
 import json
-import os
 
 import pytest
+from support import loading
 from support.agents_environment import PROGRAM, PYTHON, VARIABLES, why_not
 from trainer_run import ROOT, TrainerRun, read_steps
 
@@ -28,9 +28,7 @@ OFFICIAL += ["data.max_prompt_length=4096", "data.max_response_length=2048", "+g
 
 
 def start(folder, script, *overrides):
-    path = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    env = {"VERL_USE_EXTERNAL_MODULES": "support.forced_replies", "PYTHONPATH": path}
-    env["ARPO_VERL_SCRIPT"] = f"support.forced_scripts:{script}"
+    env = loading("forced_replies", ARPO_VERL_SCRIPT=f"support.forced_scripts:{script}")
     policy = folder / "policy"
     if not policy.exists():
         write_shipped("embedded", policy)

@@ -1,9 +1,8 @@
 """The stock trainer in which another plugin undoes a change that ours makes to veRL: it ends, and says so."""
 
-import os
-
 import pytest
-from trainer_run import ROOT, TASKS
+from support import loading
+from trainer_run import TASKS
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
 
@@ -17,8 +16,7 @@ pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
     ids=["trainer", "workers"],
 )
 def test_a_run_in_which_a_patch_is_lost_ends_with_what_is_lost(workplace, undone):
-    path = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    env = {"VERL_USE_EXTERNAL_MODULES": "support.undo_patch", "ARPO_VERL_UNDONE": undone, "PYTHONPATH": path}
+    env = loading("undo_patch", ARPO_VERL_UNDONE=undone)
     overrides = ["data.train_batch_size=1", "actor_rollout_ref.rollout.n=2"]
     overrides += ["actor_rollout_ref.actor.ppo_mini_batch_size=1", "gui_agent.max_steps=1"]
     trainer = workplace.start(undone.rpartition(":")[2], 1, *overrides, groups=len(TASKS), env=env)

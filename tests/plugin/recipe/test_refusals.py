@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig
-from support.checkpoints import write_shards
 from support.composed import compose_recipe
 
 from arpo_verl.agent.models.official_words import PACKAGE
@@ -323,7 +322,7 @@ DAPO = (
 def place(tmp_path_factory) -> Path:
     """Where a user types: with a checkpoint."""
     folder = tmp_path_factory.mktemp("place")
-    write_shards(folder / "checkpoints" / "global_step_3", ranks=16)
+    (folder / "checkpoints" / "global_step_3").mkdir(parents=True)
     return folder
 
 
