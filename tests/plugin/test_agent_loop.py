@@ -330,13 +330,14 @@ def test_the_desktop_is_given_back_before_the_reward_function_runs(policy, token
     [
         ({"config": recipe(prompt_length=100)}, ConfigError, "prompt_length must hold the prompt of task click-it"),
         ({"config": recipe(response_length=150)}, ConfigError, "response_length must be at least 181"),
-        ({"config": recipe({"max_steps": 0})}, ConfigError, "gui_agent.max_steps must be"),
         ({"row": {**ROW, "extra_info": {"index": 3}}}, TaskError, "task_id, instruction and spec"),
     ],
 )
-def test_what_no_episode_can_be_played_with_is_refused(policy, tokenizer, given, error, reason):
-    with pytest.raises(error, match=reason):
-        play(policy, ScriptedEngine(tokenizer, []), **given)
+def test_what_no_episode_can_be_played_with_ends_the_run(policy, tokenizer, given, error, reason):
+    pool = FakePool()
+    with pytest.raises(error, match=reason) as told:
+        play(policy, ScriptedEngine(tokenizer, []), pool, **given)
+    assert pool.refused == [str(told.value)]
 
 
 def test_a_smaller_image_by_the_recipe_changes_the_tokens_and_the_coordinates_alike(policy, tokenizer):

@@ -1,19 +1,16 @@
 """A reward that nobody can train on ends the run, from the agent loop through the pool to the sampler."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
-import ray
 import torch
 from support.fake_pool import DONE, FakePool
-from support.loop_harness import ROW, ScriptedEngine, play, recipe
+from support.loop_harness import ScriptedEngine, play, recipe
 from support.simulated_pool import Host, Simulation
 
 from arpo_verl.desktops.fake import FakeEnvironment
-from arpo_verl.errors import ConfigError, EndpointError, EvaluatorError, TaskError
+from arpo_verl.errors import ConfigError, EndpointError, EvaluatorError
 from arpo_verl.plugin import agent_loop
-from arpo_verl.plugin.job_desktops import JobDesktops
 from arpo_verl.types import Evaluation, finite_number
 
 
@@ -74,15 +71,6 @@ def test_numpy_numbers_are_rewards(policy, tokenizer, reward_function):
     assert output.extra_fields["reward_extra_info"]["length"] == 3.0
 
 
-def test_rows_without_a_task_and_impossible_limits_end_the_run_too(policy, tokenizer):
-    pool = FakePool()
-    with pytest.raises(TaskError):
-        play(policy, ScriptedEngine(tokenizer, []), pool, row={**ROW, "extra_info": {"index": 3}})
-    with pytest.raises(ConfigError):
-        play(policy, ScriptedEngine(tokenizer, []), pool, recipe(prompt_length=100))
-    assert ["task_id" in pool.refused[0], "prompt_length" in pool.refused[1]] == [True, True]
-
-
 def test_an_evaluator_that_returns_nan_gave_no_verdict(policy, tokenizer, monkeypatch):
     """A desktop of a user's own may give it: a fault, tried on other desktops, then the session is lost."""
     monkeypatch.setattr(FakeEnvironment, "evaluate", lambda self: Evaluation(math.nan))
@@ -111,19 +99,3 @@ def test_after_the_first_such_reward_nobody_plays_and_the_pool_says_why(monkeypa
     assert simulation.refusal.startswith("a reward must be a finite number, got nan for task-")
     assert sum(call == "reset" for call, _ in simulation.hosts["a"].calls) <= 4, "those who waited got no desktop"
     assert sum(str(outcome) == simulation.refusal for outcome in outcomes) >= 5
-
-
-def test_the_trainer_asks_the_pool(monkeypatch):
-    desktops = JobDesktops(None)
-    desktops.check()
-    desktops._pool = SimpleNamespace(refusal=lambda: "")
-    desktops.check()
-    desktops._pool.refusal = lambda: "got nan"
-    with pytest.raises(ConfigError, match="got nan"):
-        desktops.check()
-
-    def not_reached():
-        raise ray.exceptions.RayActorError()
-
-    desktops._pool.refusal = not_reached
-    desktops.check()
