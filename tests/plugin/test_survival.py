@@ -75,54 +75,48 @@ def test_an_outage_of_all_hosts_costs_time_and_no_session(monkeypatch, seconds, 
     assert simulation.now - 1000 > 65 + seconds
 
 
-def test_an_outage_for_ever_is_told(monkeypatch):
-    outage = between(65, 1e9, ALL_FAIL)
-    simulation = Simulation(monkeypatch, [Host(name, 16, faults=outage) for name in "ab"], start_s=60)
-    simulation.run(group())
-    assert len(simulation.lost) == 128
-    for error in simulation.lost:
-        assert isinstance(error, DesktopBootError) and "environment.outage_timeout_s=900" in str(error)
-        assert "on docker:a a boot failed: prepare on a" in str(error)
-    assert simulation.now - 1000 < 65 + 900 + 60, "the retries of those who were told do not wait again"
+def boots_in_turn(place):
+    """Of eight hosts one after the other boots."""
+
+    def fault(task_id):
+        clock = asyncio.get_running_loop().time() - 1000.0
+        return None if clock < 65 or clock // 600 % 8 == place else "DesktopBootError"
+
+    return fault
 
 
-def test_an_outage_in_which_hosts_are_asked_in_turn_is_told(monkeypatch):
-    """At each look some host was being asked: nobody was ever told."""
-    outage = between(65, 1e9, {"reset": "DesktopSetupError"})
-    hosts = [Host(name, 4, {"reset": 20.0}, outage) for name in "abcd"]
-    simulation = Simulation(monkeypatch, hosts, start_s=60)
-    simulation.run(group(4, 4))
-    assert [type(error) for error in simulation.lost] == [DesktopBootError] * 16
-    assert simulation.now - 1000 < 65 + 900 + 120
+NO_SET_UP = between(65, 1e9, {"reset": "DesktopSetupError"})
+# The hosts, the sessions, and within how many seconds after `outage_timeout_s` all of them are told.
+OUTAGES = {
+    # The retries of those who were told do not wait again.
+    "for ever": ([Host(name, 16, faults=between(65, 1e9, ALL_FAIL)) for name in "ab"], group(), 60),
+    # At each look some host was being asked: nobody was ever told.
+    "hosts are asked in turn": ([Host(name, 4, {"reset": 20.0}, NO_SET_UP) for name in "abcd"], group(4, 4), 120),
+    # Each desktop that came up, though no task could be set up on it, put the report off by another 15 minutes.
+    "hosts boot in turn and none serves": (
+        [Host(n, 1, {"reset": 20.0}, {"prepare": boots_in_turn(i), **NO_SET_UP}) for i, n in enumerate("abcdefgh")],
+        group(4, 4),
+        120,
+    ),
+    # Sessions rest for long between attempts and never wait. While they rested nobody wanted a desktop, and the outage
+    # was forgotten; nobody who asked a host was told.
+    "sessions rest": ([Host("a", 4, faults=NO_SET_UP)], group(2, 1), 2 * 360),
+}
 
 
-def test_an_outage_in_which_one_host_after_the_other_boots_and_none_serves_is_told(monkeypatch):
-    """Each desktop that came up, though no task could be set up on it, put the report off by another 15 minutes."""
-
-    def boots_in_turn(place):
-        def fault(task_id):
-            clock = asyncio.get_running_loop().time() - 1000.0
-            return None if clock < 65 or clock // 600 % 8 == place else "DesktopBootError"
-
-        return fault
-
-    set_up = between(65, 1e9, {"reset": "DesktopSetupError"})
-    hosts = [
-        Host(name, 1, {"reset": 20.0}, {"prepare": boots_in_turn(i), **set_up}) for i, name in enumerate("abcdefgh")
-    ]
-    simulation = Simulation(monkeypatch, hosts, start_s=60)
-    simulation.run(group(4, 4))
-    assert len(simulation.lost) == 16
-    assert simulation.now - 1000 < 65 + 900 + 120
-
-
-def test_sessions_that_rest_for_long_between_attempts_and_never_wait_end_with_an_outage_too(monkeypatch):
-    """While they rested nobody wanted a desktop, and the outage was forgotten; nobody who asked a host was told."""
-    outage = between(65, 1e9, {"reset": "DesktopSetupError"})
-    simulation = Simulation(monkeypatch, [Host("a", 4, faults=outage)], start_s=60, retry_backoff_s=90.0)
-    simulation.run(group(2, 1))
-    assert len(simulation.lost) == 2 and all(isinstance(error, DesktopError) for error in simulation.lost)
-    assert simulation.now - 1000 < 65 + 900 + 2 * 360
+@pytest.mark.parametrize("row", OUTAGES)
+def test_an_outage_that_lasts_is_told(monkeypatch, row):
+    hosts, sessions, within_s = OUTAGES[row]
+    rest = {"retry_backoff_s": 90.0} if row == "sessions rest" else {}
+    simulation = Simulation(monkeypatch, hosts, start_s=60, **rest)
+    simulation.run(sessions)
+    assert len(simulation.lost) == len(sessions) and simulation.now - 1000 < 65 + 900 + within_s
+    kind = DesktopError if rest else DesktopBootError
+    assert all(isinstance(error, kind) for error in simulation.lost)
+    if row == "for ever":
+        for error in simulation.lost:
+            assert "environment.outage_timeout_s=900" in str(error)
+            assert "on docker:a a boot failed: prepare on a" in str(error)
 
 
 @pytest.mark.parametrize("num_hosts", [1, 2])
