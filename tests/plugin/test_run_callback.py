@@ -191,7 +191,6 @@ FAILS = """
 import signal, threading
 from hydra.core.utils import JobReturn, JobStatus
 from arpo_verl.plugin import run_callback
-from arpo_verl.plugin.recipe.footprint import describe_schedule
 
 run_callback.ENDING_S = 1
 run_callback.RunCallback().on_job_end(None, JobReturn(status=JobStatus.FAILED))
