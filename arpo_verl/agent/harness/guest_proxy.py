@@ -1,8 +1,9 @@
 """OSWorld's guest protocol for the desktops of running episodes, each behind its episode's token.
 
-A program outside of this process has the address `http://desktop:TOKEN@127.0.0.1:PORT`. OSWorld's `PythonController`
-sends the token with each request, as any client does with a user in an address. What is no action goes through where
-the recipe allows shell commands; screenshots always do. Whatever the desktop answers is handed on as bytes.
+A program outside of this process has the address `http://desktop:TOKEN@127.0.0.1:PORT` of `HarnessServer`. OSWorld's
+`PythonController` sends the token with each request, as any client does with a user in an address. What is no action
+goes through where the recipe allows shell commands; screenshots always do. Whatever the desktop answers is handed on as
+bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -25,14 +27,10 @@ from arpo_verl.types import GuestAnswer, GuestRequest, Observation
 
 logger = logging.getLogger(__name__)
 
-HOST = "127.0.0.1"
-USER = "desktop"
-MAX_REQUEST_BYTES = 16 << 20
-"""A file that is uploaded, where shell commands are allowed."""
 MAX_CODE_BYTES = 1 << 20
 """Of code and commands, which are parsed here: nothing else of this process runs meanwhile."""
-MOST_AT_ONCE = 16
-"""Requests of one episode: each may take `MAX_REQUEST_BYTES` of memory while it waits for its turn."""
+MOST_AT_ONCE = 8
+"""Requests of one episode: each holds its body, up to `MOST_JSON_BYTES`, while it waits for its turn."""
 REFUSED = 126
 """Exit status of a command that may not run, as a shell has it."""
 
@@ -62,79 +60,51 @@ class _Episode:
 
 
 class GuestProxy:
-    """Serves the desktops of this process's episodes on one port of loopback."""
+    """Answers for the desktops of this event loop's episodes."""
 
     def __init__(self) -> None:
         self._episodes: dict[str, _Episode] = {}
-        self._runner: web.AppRunner | None = None
-        self._starting = asyncio.Lock()
-        self.port = 0
-        """0 until the first desktop is served."""
 
-    async def open(self, token: str, desktop: GuestDesktop, allow_shell: bool) -> str:
-        """Serve `desktop` to those who have the token. Returns the address.
+    @asynccontextmanager
+    async def serving(self, token: str, desktop: GuestDesktop, allow_shell: bool) -> AsyncIterator[None]:
+        """Serve `desktop` to those who have the token. The block ends when none of its requests is under way.
 
         Args:
             allow_shell: whether commands, scripts, files and set-up steps go through; else actions and looks alone.
         """
-        async with self._starting:
-            if self._runner is None:
-                self._runner = await self._serve()
-        self._episodes[token] = _Episode(desktop, allow_shell)
-        return f"http://{USER}:{token}@{HOST}:{self.port}"
-
-    async def close(self, token: str) -> None:
-        """Serve it no more; returns when none of its requests is under way. Safe to call twice."""
-        episode = self._episodes.pop(token, None)
-        if episode is not None:
+        episode = self._episodes[token] = _Episode(desktop, allow_shell)
+        try:
+            yield
+        finally:
+            del self._episodes[token]
             async with episode.turn:
                 pass
             if episode.refusals:
                 logger.info("%d requests that gui_agent.harness_shell=false does not allow", episode.refusals)
 
-    async def stop(self) -> None:
-        """Close the port."""
-        self._episodes.clear()
-        runner, self._runner, self.port = self._runner, None, 0
-        if runner is not None:
-            await runner.cleanup()
-
-    async def _serve(self) -> web.AppRunner:
-        app = web.Application(client_max_size=MAX_REQUEST_BYTES)
-        app.router.add_route("*", "/{path:.*}", self._answer)
-        runner = web.AppRunner(app, access_log=None, auto_decompress=False)  # a bomb unpacks to any size
-        await runner.setup()
-        site = web.TCPSite(runner, HOST, 0)
-        await site.start()
-        self.port = int(runner.addresses[0][1])
-        return runner
-
-    async def _answer(self, request: web.Request) -> web.Response:
+    async def answer(self, request: web.Request) -> web.Response:
+        """Pass a request on to its episode's desktop."""
         episode = self._episodes.get(token := _token(request))
         if episode is None:
             return _refusal(HTTPStatus.UNAUTHORIZED, "this address must have the token of a running episode")
         if episode.running >= MOST_AT_ONCE:
             return _refusal(HTTPStatus.TOO_MANY_REQUESTS, f"an episode may make {MOST_AT_ONCE} requests at once")
         episode.running += 1
+        # To its end, also where the program has gone: a desktop that is busy is none to evaluate.
+        return await asyncio.shield(self._in_turn(token, episode, request))
+
+    async def _in_turn(self, token: str, episode: _Episode, request: web.Request) -> web.Response:
         try:
             kind = request.headers.get("Content-Type", "")
             asked = GuestRequest(request.method, request.path, kind, await request.read())
-            # To its end, also where the program does not wait for it: a desktop that is busy is none to evaluate.
-            return await asyncio.shield(self._in_turn(token, asked))
+            async with episode.turn:
+                if self._episodes.get(token) is not episode:
+                    return _refusal(HTTPStatus.UNAUTHORIZED, "the episode is over")
+                return await _pass_on(episode, asked)
+        except (DesktopError, DesktopEndedError, HarnessError) as error:  # the episode knows, and ends by it
+            return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{type(error).__name__}: the episode is over")
         finally:
             episode.running -= 1
-
-    async def _in_turn(self, token: str, asked: GuestRequest) -> web.Response:
-        episode = self._episodes.get(token)
-        if episode is None:
-            return _refusal(HTTPStatus.UNAUTHORIZED, "the episode is over")
-        async with episode.turn:
-            if self._episodes.get(token) is not episode:
-                return _refusal(HTTPStatus.UNAUTHORIZED, "the episode is over")
-            try:
-                return await _pass_on(episode, asked)
-            except (DesktopError, DesktopEndedError, HarnessError) as error:  # the episode knows, and ends by it
-                return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{type(error).__name__}: the episode is over")
 
 
 async def _pass_on(episode: _Episode, asked: GuestRequest) -> web.Response:

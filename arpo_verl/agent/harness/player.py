@@ -26,7 +26,7 @@ from arpo_verl.agent.rollout.episode import (
     DecodeScreenshot,
     Episode,
     LeasedDesktop,
-    Turn,
+    Player,
     Watcher,
     decode_in_thread,
     evaluated,
@@ -92,14 +92,14 @@ async def play_by(
     """
     server = await shared_server()
     ended: asyncio.Future[StopReason] = asyncio.get_running_loop().create_future()
-    client = HarnessClient(chat, config, decode, ended, watcher, server.url)
+    client = HarnessClient(chat, config, decode, ended, watcher, f"http://127.0.0.1:{server.port}/v1")
     player = _HarnessPlayer(program, desktop, client, chat, config, decode, ended)
     with server.serving(client):
         return await evaluated(task, desktop, player)
 
 
-class _HarnessPlayer:
-    """The state of one running episode, see `rollout.episode.Player`."""
+class _HarnessPlayer(Player):
+    """The state of one running episode."""
 
     def __init__(
         self,
@@ -111,12 +111,9 @@ class _HarnessPlayer:
         decode: DecodeScreenshot,
         ended: asyncio.Future[StopReason],
     ):
-        self.images: Sequence[Image.Image] = ()
-        self.screenshots: Sequence[bytes] = ()
-        self.desktop_s = 0.0
-        self.reset_s = 0.0
+        super().__init__(desktop)
+        self.turns = client.turns
         self._program = program
-        self._desktop = desktop
         self._client = client
         self._chat = chat
         self._config = config
@@ -124,23 +121,15 @@ class _HarnessPlayer:
         self._ended = ended
         self._facts: dict[str, Any] = {}
 
-    @property
-    def turns(self) -> list[Turn]:
-        return self._client.turns
-
-    @property
-    def generate_s(self) -> float:
-        return self._client.waits.seconds
-
     async def play(self, task: Task) -> StopReason:
-        observation = await self.timed(self._desktop.reset(task))
-        self.reset_s = self.desktop_s
+        observation = await self.reset(task)
         screen = Size(*(await self._decode(observation)).size)
         desktop = PlayedDesktop(self._desktop, observation, screen, self.turns, self._ended)
         self._facts = {"image_size": self._chat.image_size(screen)}
         try:
             stop_reason = await self._run(self._program(task, self._client, desktop), desktop)
         finally:
+            self.generate_s = self._client.waits.seconds
             self.desktop_s += desktop.waits.seconds
             self._ended.cancel()  # who still asks gets no reply
             self._facts["log"] = self._client.log
@@ -149,14 +138,6 @@ class _HarnessPlayer:
         if not self.turns:
             raise HarnessError("a harness must ask the policy for at least one reply that is trained, got none")
         return stop_reason
-
-    async def timed(self, call: Awaitable[T]) -> T:
-        """Await a call on the desktop and count its time."""
-        began = time.perf_counter()
-        try:
-            return await call
-        finally:
-            self.desktop_s += time.perf_counter() - began
 
     def facts(self) -> dict[str, Any]:
         return self._facts

@@ -1,4 +1,4 @@
-"""`/v1/chat/completions` on this machine's loopback: each episode's client behind a token of its own."""
+"""A port of this machine's loopback: `/v1/chat/completions` and the desktop of each episode behind its own token."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from aiohttp import web
 
 from arpo_verl.agent.harness.chat_completions import read_request, write_stream
 from arpo_verl.agent.harness.client import HarnessClient
+from arpo_verl.agent.harness.guest_proxy import GuestProxy
 from arpo_verl.errors import GenerationError, RequestError
 from arpo_verl.lib.untrusted import MOST_JSON_BYTES
 
@@ -23,7 +24,8 @@ class HarnessServer:
     """The server of one event loop."""
 
     def __init__(self) -> None:
-        self.url = ""
+        self.port = 0
+        self.guests = GuestProxy()
         self._clients: dict[str, HarnessClient] = {}
 
     async def start(self) -> HarnessServer:
@@ -31,12 +33,13 @@ class HarnessServer:
         app = web.Application(client_max_size=MOST_JSON_BYTES)
         app.router.add_post("/v1/chat/completions", self._complete)
         app.router.add_get("/v1/models", self._models)
+        app.router.add_route("*", "/{path:.*}", self.guests.answer)
         # A client that has gone gets no reply, and none of it is kept.
         # Nor is a body unpacked: a bomb has any size.
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, auto_decompress=False)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        self.port = int(runner.addresses[0][1])
         return self
 
     @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -150,11 +151,4 @@ def _own_replies(messages: Sequence[ChatMessage], replies: Sequence[TokenReply])
 
 def _tokens_up_to(token_ids: Sequence[int], length: int, text: Callable[[Sequence[int]], str]) -> int:
     """Return how many tokens there are up to the one in which the text gets so long."""
-    low, high = 1, len(token_ids)
-    while low < high:
-        middle = (low + high) // 2
-        if len(text(token_ids[:middle])) >= length:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return 1 + bisect_left(range(1, len(token_ids)), length, key=lambda count: len(text(token_ids[:count])))

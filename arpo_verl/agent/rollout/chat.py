@@ -64,15 +64,9 @@ class ChatTokenizer:
             placeholder_ids=frozenset((ids[_IMAGE], ids[_VIDEO])),
         )
 
-    def prompt(self, messages: Sequence[Mapping[str, Any]], screen: Size) -> list[int]:
+    def prompt(self, messages: Messages, screen: Size) -> list[int]:
         """Return the opening messages with the first screenshot, up to where the model begins its reply."""
-        ids = self.builder.build_initial_tokens(list(messages))
-        return self._expand(ids, screen)
-
-    def opening(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Return messages without a screenshot, up to where the model begins its reply."""
-        ids: list[int] = self.builder.build_initial_tokens(list(messages))
-        return ids
+        return self.conversation(messages, [screen])
 
     def conversation(self, messages: Messages, screens: Sequence[Size], tools: Tools = None) -> list[int]:
         """Return the tokens of any messages, up to where the model begins its reply.

@@ -159,7 +159,7 @@ class TokenConversation:
             ids = self._chat.prompt(messages, self._screens[first])
         else:
             messages = family.opening(self._instruction, self._config.language, ())
-            ids = self._chat.opening(messages[:-1])
+            ids = self._chat.conversation(messages[:-1], [])
             for number, reply in enumerate(earlier):
                 ids += self._chat.next_reply(ids[-1]) if number else []
                 ids += reply

@@ -173,29 +173,38 @@ async def play(
     return await evaluated(task, desktop, _Player(desktop, conversation, config, watcher, decode, evaluate_after, rest))
 
 
-class Player(Protocol):
+class Player:
     """Plays one episode up to its evaluation, and keeps what happened; see `Episode` for its fields."""
 
-    @property
-    def images(self) -> Sequence[Image.Image]: ...
-    @property
-    def screenshots(self) -> Sequence[bytes]: ...
-    @property
-    def turns(self) -> Sequence[Turn]: ...
-    @property
-    def generate_s(self) -> float: ...
-    @property
-    def desktop_s(self) -> float: ...
-    @property
-    def reset_s(self) -> float: ...
+    def __init__(self, desktop: LeasedDesktop):
+        self.images: list[Image.Image] = []
+        self.screenshots: list[bytes] = []
+        self.turns: list[Turn] = []
+        self.generate_s = 0.0
+        self.desktop_s = 0.0
+        self.reset_s = 0.0
+        self._desktop = desktop
 
-    async def play(self, task: Task) -> StopReason: ...
-
-    async def timed(self, call: Awaitable[T]) -> T:
-        """Await a call to the desktop and add its time."""
+    async def play(self, task: Task) -> StopReason:
+        raise NotImplementedError
 
     def facts(self) -> dict[str, Any]:
         """Return the other fields of the `Episode`."""
+        raise NotImplementedError
+
+    async def reset(self, task: Task) -> Observation:
+        """Set the desktop up, and count the time."""
+        observation = await self.timed(self._desktop.reset(task))
+        self.reset_s = self.desktop_s
+        return observation
+
+    async def timed(self, call: Awaitable[T]) -> T:
+        """Await a call to the desktop and add its time."""
+        began = time.perf_counter()
+        try:
+            return await call
+        finally:
+            self.desktop_s += time.perf_counter() - began
 
 
 async def evaluated(task: Task, desktop: LeasedDesktop, player: Player) -> Episode:
@@ -230,7 +239,7 @@ async def evaluated(task: Task, desktop: LeasedDesktop, player: Player) -> Episo
     )
 
 
-class _Player:
+class _Player(Player):
     """The state of one running episode."""
 
     def __init__(
@@ -243,25 +252,18 @@ class _Player:
         evaluate_after: Collection[int],
         rest: Rest,
     ):
-        self.images: list[Image.Image] = []
-        self.screenshots: list[bytes] = []
-        self.turns: list[Turn] = []
-        self.generate_s = 0.0
-        self.desktop_s = 0.0
-        self.reset_s = 0.0
+        super().__init__(desktop)
         self.verdicts: list[Midway] = []
         self._evaluate_after = evaluate_after
         self._rest = rest
         self._watcher = watcher
-        self._desktop = desktop
         self._conversation = conversation
         self._config = config
         self._decode = decode
         self._read = config.family.read
 
     async def play(self, task: Task) -> StopReason:
-        observation = await self.timed(self._desktop.reset(task))
-        self.reset_s = self.desktop_s
+        observation = await self.reset(task)
         image = await self._decode(observation)
         self._conversation.open(task, Size(*image.size))
         self._keep(observation, image)
@@ -282,14 +284,6 @@ class _Player:
             if stop_reason is not None:
                 return stop_reason
             self._keep(observation, image)
-
-    async def timed(self, call: Awaitable[T]) -> T:
-        """Await a call to the desktop and add its time."""
-        began = time.perf_counter()
-        try:
-            return await call
-        finally:
-            self.desktop_s += time.perf_counter() - began
 
     def facts(self) -> dict[str, Any]:
         conversation = self._conversation

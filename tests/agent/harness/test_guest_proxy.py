@@ -1,6 +1,7 @@
 """OSWorld's guest protocol behind an episode's token: its own client, unmodified, and what others try."""
 
 import asyncio
+import contextlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,9 +9,11 @@ import pytest
 import requests
 from support.pictures import png
 
-from arpo_verl.agent.harness.guest_proxy import MAX_CODE_BYTES, MAX_REQUEST_BYTES, REFUSED, GuestProxy
+from arpo_verl.agent.harness.guest_proxy import MAX_CODE_BYTES, REFUSED
+from arpo_verl.agent.harness.server import HarnessServer
 from arpo_verl.desktops.fake import FakeEnvironment
 from arpo_verl.errors import DesktopLostError
+from arpo_verl.lib.untrusted import MOST_JSON_BYTES
 from arpo_verl.types import Click, GuestAnswer, Observation, Point, Task
 
 CLICK = ["python", "-c", "import pyautogui; import time; pyautogui.FAILSAFE = False; pyautogui.click(3, 4)"]
@@ -41,15 +44,25 @@ class ScriptedDesktop:
 
 
 def served(test, *, allow_shell=False, desktop=None):
-    """Run `test(address, desktop, proxy)`, whose requests are made in threads."""
+    """Run `test(address, desktop, serve)`, whose requests are made in threads.
+
+    `serve(token, desktop)` serves another desktop: it returns its address, and what ends it.
+    """
 
     async def run():
-        proxy, asked = GuestProxy(), desktop or ScriptedDesktop()
-        address = await proxy.open("t0ken", asked, allow_shell)
+        server, asked = await HarnessServer().start(), desktop or ScriptedDesktop()
+
+        async def serve(token, desktop):
+            ends = contextlib.AsyncExitStack()
+            await ends.enter_async_context(server.guests.serving(token, desktop, allow_shell))
+            return f"http://desktop:{token}@127.0.0.1:{server.port}", ends.aclose
+
+        address, end = await serve("t0ken", asked)
+        asked.end = end
         try:
-            return await test(address, asked, proxy)
+            return await test(address, asked, serve)
         finally:
-            await proxy.stop()
+            await end()
 
     return asyncio.run(run())
 
@@ -63,7 +76,7 @@ async def get(address, path):
 
 
 def test_an_action_goes_to_the_episodes_desktop_as_it_was_understood():
-    async def test(address, desktop, proxy):
+    async def test(address, desktop, serve):
         answer = await post(address, "/execute", {"command": CLICK, "shell": False, "apart": True})
         assert answer.json()["output"] == "said"
         assert (await get(address, "/screenshot")).content == png()
@@ -94,7 +107,7 @@ def test_an_action_goes_to_the_episodes_desktop_as_it_was_understood():
 def test_what_is_no_action_is_answered_as_a_command_that_failed(path, body):
     """OSWorld's client sends again what is not answered with 200, and waits before it does."""
 
-    async def test(address, desktop, proxy):
+    async def test(address, desktop, serve):
         answer = await post(address, path, body)
         said = answer.json()
         assert answer.status_code == 200 and not desktop.asked
@@ -108,11 +121,11 @@ def test_what_is_no_action_is_answered_as_a_command_that_failed(path, body):
     "path", ["/run_bash_script", "/setup/execute", "/setup/upload", "/file", "/list_directory", "/x"]
 )
 def test_shell_commands_and_files_go_through_where_the_recipe_says_so(path):
-    async def refused(address, desktop, proxy):
+    async def refused(address, desktop, serve):
         answer = await post(address, path, {"script": "id"})
         assert answer.status_code == 403 and not desktop.asked and "harness_shell=false" in answer.json()["error"]
 
-    async def passed(address, desktop, proxy):
+    async def passed(address, desktop, serve):
         assert (await post(address, path, {"script": "id"})).json()["output"] == "said"
         (request,) = desktop.asked
         assert (request.path, json.loads(request.body)) == (path, {"script": "id"})
@@ -122,7 +135,7 @@ def test_shell_commands_and_files_go_through_where_the_recipe_says_so(path):
 
 
 def test_another_token_or_none_reaches_no_desktop():
-    async def test(address, desktop, proxy):
+    async def test(address, desktop, serve):
         bare = address.split("@")[1]
         for login in ("", "desktop:@", "desktop:t0ke@", "t0ken2@", "desktop:%00@"):
             answer = await post(f"http://{login}{bare}", "/execute", {"command": CLICK})
@@ -135,12 +148,12 @@ def test_another_token_or_none_reaches_no_desktop():
 
 
 def test_each_token_has_its_own_desktop_and_none_behind_the_end_of_its_episode():
-    async def test(address, desktop, proxy):
+    async def test(address, desktop, serve):
         other = ScriptedDesktop()
-        others = await proxy.open("other", other, False)
+        others, end = await serve("other", other)
         await post(others, "/execute", {"command": CLICK})
         assert (len(desktop.asked), len(other.asked)) == (0, 1)
-        await proxy.close("other")
+        await end()
         assert (await post(others, "/execute", {"command": CLICK})).status_code == 401
         assert len(other.asked) == 1 and (await get(address, "/screenshot")).status_code == 200
 
@@ -148,12 +161,12 @@ def test_each_token_has_its_own_desktop_and_none_behind_the_end_of_its_episode()
 
 
 def test_the_end_waits_for_what_the_desktop_still_does_and_lets_nothing_else_begin():
-    async def test(address, desktop, proxy):
+    async def test(address, desktop, serve):
         desktop.going.clear()
         first = asyncio.ensure_future(post(address, "/execute", {"command": CLICK}))
         await desktop.waits.wait()
         second = asyncio.ensure_future(post(address, "/execute", {"command": CLICK}))
-        closing = asyncio.ensure_future(proxy.close("t0ken"))
+        closing = asyncio.ensure_future(desktop.end())
         await asyncio.sleep(0)
         assert not closing.done()
         desktop.going.set()
@@ -165,7 +178,7 @@ def test_the_end_waits_for_what_the_desktop_still_does_and_lets_nothing_else_beg
 
 
 def test_a_fault_of_the_desktop_is_no_answer_of_its():
-    async def test(address, desktop, proxy):
+    async def test(address, desktop, serve):
         for answer in (await get(address, "/screenshot"), await post(address, "/execute", {"command": CLICK})):
             assert answer.status_code == 503 and "secret" not in answer.text
 
@@ -173,26 +186,27 @@ def test_a_fault_of_the_desktop_is_no_answer_of_its():
 
 
 def test_a_request_without_end_is_refused():
-    async def test(address, desktop, proxy):
-        answer = await post(address, "/execute", {"command": ["python", "-c", "x" * MAX_REQUEST_BYTES]})
+    async def test(address, desktop, serve):
+        answer = await post(address, "/execute", {"command": ["python", "-c", "x" * MOST_JSON_BYTES]})
         assert answer.status_code == 413 and not desktop.asked
 
     served(test)
 
 
-def test_an_episode_has_so_many_requests_at_once_and_others_have_theirs(monkeypatch):
+def test_an_episode_has_so_many_requests_at_once_gone_ones_too_and_others_have_theirs(monkeypatch):
     monkeypatch.setattr("arpo_verl.agent.harness.guest_proxy.MOST_AT_ONCE", 2)
 
-    async def test(address, desktop, proxy):
-        other = await proxy.open("other", ScriptedDesktop(), False)
+    async def test(address, desktop, serve):
+        other, _ = await serve("other", ScriptedDesktop())
         desktop.going.clear()
-        first = [asyncio.ensure_future(post(address, "/execute", {"command": CLICK})) for _ in range(2)]
-        while proxy._episodes["t0ken"].running < 2:
-            await asyncio.sleep(0.01)
+        first = asyncio.ensure_future(post(address, "/execute", {"command": CLICK}))
+        await desktop.waits.wait()
+        with pytest.raises(requests.Timeout):  # it holds its body until its turn, although nobody waits for it
+            await asyncio.to_thread(requests.post, f"{address}/execute", json={"command": CLICK}, timeout=0.5)
         assert (await post(address, "/execute", {"command": CLICK})).status_code == 429
         assert (await post(other, "/execute", {"command": CLICK})).status_code == 200
         desktop.going.set()
-        assert {answer.status_code for answer in await asyncio.gather(*first)} == {200}
+        assert (await first).status_code == 200
         assert (await post(address, "/execute", {"command": CLICK})).status_code == 200
 
     served(test)
@@ -228,7 +242,7 @@ def controller_of(address):
 def test_a_fake_desktop_takes_clicks():
     pytest.importorskip("desktop_env")
 
-    async def test(address, desktop, proxy):
+    async def test(address, desktop, serve):
         controller = controller_of(address)
         await asyncio.to_thread(controller.execute_action, {"action_type": "CLICK", "x": 20, "y": 30})
         assert desktop.environment.actions == [Click(Point(20, 30))]
@@ -260,9 +274,9 @@ def test_osworlds_own_controller_solves_a_task_of_an_embedded_desktop(tmp_path):
         assert controller.get_screenshot() != first
         controller.execute_action({"action_type": "PRESS", "key": "enter"})
 
-    async def test(address, desktop, proxy):
+    async def test(address, desktop, serve):
         await asyncio.to_thread(play, controller_of(address))
-        await proxy.close("t0ken")
+        await desktop.end()
         return await desktop.call(environment.evaluate)
 
     environment = OSWorldEnvironment(EnvironmentConfig(screen_size=(320, 240), cache_dir=str(tmp_path)))
