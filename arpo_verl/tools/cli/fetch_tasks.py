@@ -13,7 +13,7 @@ from arpo_verl.versions import OSWORLD_ARCHIVE, OSWORLD_COMMIT
 DESCRIPTION = f"""\
 Puts OSWorld's task files (its folder evaluation_examples, 369 tasks in ten domains)
 into a folder, at commit {OSWORLD_COMMIT[:12]} of github.com/xlang-ai/OSWorld.
-An interrupted download resumes where it stopped. Your own files are never overwritten.
+Your own files are never overwritten.
 """
 EPILOG = f"""without the internet: on a machine that has it, download
   {OSWORLD_ARCHIVE}
@@ -64,9 +64,7 @@ def _fetch(folder: Path, url: str, archive: Path | None) -> Mapping[str, bytes]:
     except OSError as error:
         if error.errno not in FULL:
             raise
-        raise FetchError(
-            f"the disk of {folder} is full; free 100 MB, then run the same command again to resume"
-        ) from error
+        raise FetchError(f"the disk of {folder} is full; free 100 MB, then run the same command again") from error
     return files
 
 
@@ -76,15 +74,12 @@ def _downloaded(url: str, part: Path) -> Mapping[str, bytes]:
 
     print(f"downloading {url}")
     try:
-        download(url, part, MAX_ARCHIVE_BYTES)
-    except FetchError as error:
-        raise FetchError(
-            f"{error}. Run the same command again to resume, or name a mirror with --url, or an archive with --archive"
-        ) from error
-    try:
-        files = read_archive(part)
-    except FetchError:
-        part.unlink()  # otherwise the next download would resume it
-        raise
-    part.unlink()
-    return files
+        try:
+            download(url, part, MAX_ARCHIVE_BYTES)
+        except FetchError as error:
+            raise FetchError(
+                f"{error}. Run the same command again, or name a mirror with --url, or an archive with --archive"
+            ) from error
+        return read_archive(part)
+    finally:
+        part.unlink(missing_ok=True)
