@@ -7,20 +7,19 @@ module on import.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from PIL import Image
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
 from verl.workers.rollout.replica import TokenOutput
 
-from arpo_verl.agent.harness.loading import load_program
-from arpo_verl.agent.harness.player import HarnessEpisodes
 from arpo_verl.agent.rollout.chat import ChatTokenizer
 from arpo_verl.agent.rollout.conversation import TokenLimits
 from arpo_verl.agent.rollout.episode import Episode, play_episode
@@ -34,7 +33,6 @@ from arpo_verl.plugin.dataset import read_task
 from arpo_verl.plugin.rows import SCREENSHOTS, GuiAgentOutput, shows_from
 from arpo_verl.plugin.sent_images import take_in
 from arpo_verl.plugin.settings import connect_pool, load_settings
-from arpo_verl.plugin.tool_calls import tool_parser
 from arpo_verl.records.recorder import Recorder
 from arpo_verl.types import Task
 
@@ -66,8 +64,10 @@ class GuiAgentLoop(AgentLoopBase):
         """Our loop, or the recipe's harness. `run` makes it and reports errors in the recipe."""
         if self._settings.agent.harness is None:
             return play_episode
-        parse_calls = tool_parser(self.rollout_config, self.tokenizer)
-        return HarnessEpisodes(load_program(self._settings.agent), parse_calls).play_episode
+        # By its name: no other run loads the harness, its server and its sandbox.
+        harness = importlib.import_module("arpo_verl.plugin.tool_calls")
+        episodes = harness.harness_episodes(self._settings.agent, self.rollout_config, self.tokenizer)
+        return cast("Callable[..., Awaitable[Episode]]", episodes.play_episode)
 
     async def run(  # type: ignore[override]  # veRL accepts a list too, as its queue's signature says
         self, sampling_params: dict[str, Any], **kwargs: Any

@@ -1,4 +1,4 @@
-"""Read tool calls in a policy's replies with veRL's own parsers, for harnesses that offer tools."""
+"""Play a run's episodes by its harness, and read tool calls in the replies with veRL's own parsers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,21 @@ from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.tools.schemas import OpenAIFunctionToolSchema
 
 from arpo_verl.agent.harness.chat_completions import Function, ToolCall
+from arpo_verl.agent.harness.loading import load_program
+from arpo_verl.agent.harness.player import HarnessEpisodes
 from arpo_verl.agent.harness.token_chat import ParseCalls
+from arpo_verl.agent.rollout.config import GuiAgentConfig
 from arpo_verl.errors import ConfigError
 from arpo_verl.lib.untrusted import encodable
+
+
+def harness_episodes(agent: GuiAgentConfig, rollout: Any, tokenizer: Any) -> HarnessEpisodes:
+    """Return what plays the episodes; `rollout` as in `tool_parser`.
+
+    Raises:
+        ConfigError: there is no such program or parser.
+    """
+    return HarnessEpisodes(load_program(agent), tool_parser(rollout, tokenizer))
 
 
 def tool_parser(rollout: Any, tokenizer: Any) -> ParseCalls:
