@@ -1,4 +1,4 @@
-"""This package reads and checks tasks before anything starts: OSWorld's JSON files, and other sources in that format.
+"""Read and check tasks before anything starts: OSWorld's JSON files, and other sources in that format.
 
 `tasks/loader.py: load_tasks` reads a file, a folder, an index, a shipped suite (`embedded/`, `embedded_long/`) or a
 package's tasks (`tasks/sources.py: source_tasks`); `schema` finds what is malformed, by what `catalogue`

@@ -131,7 +131,7 @@ def _read(bundle: Path, url: str) -> bytes:
 
 
 class _Apps:
-    """These are the applications that a bundle's texts name, and their ports."""
+    """The applications that a bundle's texts name, and their ports."""
 
     def __init__(self, names: Mapping[str, str]):
         self.ports: dict[str, int] = {}

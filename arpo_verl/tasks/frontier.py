@@ -26,7 +26,7 @@ _FAILING, _SOLVED = 0.1, 0.9
 
 @dataclass(frozen=True)
 class FrontierConfig:
-    """This is the recipe's section `data.tasks.frontier`."""
+    """The recipe's section `data.tasks.frontier`."""
 
     half_life_steps: Annotated[float, number(lambda x: x > 0, "more than 0 training steps")] = 20.0
     """Training steps after which a rollout counts half. A shorter one follows a policy that learns fast, and retries
@@ -41,7 +41,7 @@ class FrontierConfig:
 
 @dataclass(frozen=True)
 class TaskEstimate:
-    """This is the estimate for a task."""
+    """The estimate for a task."""
 
     task_id: str
     rate: float
@@ -56,7 +56,7 @@ class TaskEstimate:
 
 
 class Frontier:
-    """This draws the tasks of a training run.
+    """Draws the tasks of a training run.
 
     Draws follow the shares as evenly as possible: each draw adds its share to every task's credit, and takes one from
     the task with the most. So a task with share s comes once in about 1/s draws, without luck.

@@ -1,4 +1,4 @@
-"""This finds out from a task's JSON where it needs the internet on its desktop. Pure.
+"""Find out from a task's JSON where it needs the internet on its desktop. Pure.
 
 Downloads do not count: OSWorld's client makes them on the host and passes the files on.
 """

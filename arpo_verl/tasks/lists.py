@@ -1,4 +1,4 @@
-"""This makes task lists of your own: it chooses tasks, and writes a file for `data.train_files`."""
+"""Make task lists of your own: choose tasks, and write a file for `data.train_files`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This reads task files: one file, a folder, an index in OSWorld's layout, or a shipped suite."""
+"""Read task files: one file, a folder, an index in OSWorld's layout, or a shipped suite."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TaskProblem:
 
 @dataclass(frozen=True)
 class _Found:
-    """This is a task file's place, or its content if the file has several tasks."""
+    """A task file's place, or its content if the file has several tasks."""
 
     where: str
     path: Path | None = None

@@ -1,4 +1,4 @@
-"""This takes OSWorld's task files from an archive of its repository: it distrusts them, checks the commit, stores them.
+"""Take OSWorld's task files from an archive of its repository: distrust them, check the commit, store them.
 
 GitHub or `git archive` makes the archive of a commit, and names that commit in its first header. We unpack nothing: we
 read files with the expected names, up to a limit, parse them, and write them again.
@@ -62,7 +62,7 @@ def read_archive(path: Path) -> Files:
 
 
 class _Bounded:
-    """This stream reads no more than the limit: a few bytes of gzip can unpack to any size."""
+    """A stream that reads no more than the limit: a few bytes of gzip can unpack to any size."""
 
     def __init__(self, stream: gzip.GzipFile):
         self._stream, self._left = stream, _MAX_UNPACKED_BYTES

@@ -1,4 +1,4 @@
-"""This finds out which programs a task uses, from its set-up and its evaluator. Pure."""
+"""Find out which programs a task uses, from its set-up and its evaluator. Pure."""
 
 from __future__ import annotations
 

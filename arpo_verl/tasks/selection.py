@@ -17,7 +17,7 @@ UNIFORM, FRONTIER = SAMPLINGS = ("uniform", "frontier")
 
 @dataclass(frozen=True)
 class TaskSelection:
-    """These options choose tasks of `data.train_files` and `data.val_files`."""
+    """Options that choose tasks of `data.train_files` and `data.val_files`."""
 
     ids: Sequence[str] | None = None
     """Ids of the tasks to use, as in a curriculum or a filtered training set; None: all."""

@@ -1,4 +1,4 @@
-"""This checks whether tasks can run on a recipe's desktops, before any of them starts.
+"""Check whether tasks can run on a recipe's desktops, before any of them starts.
 
 The rules read only a task's own JSON. OSWorld's machines have all programs and, except with the provider `qemu`, the
 internet, so most rules are about the embedded desktop. The limits of an evaluator's sandbox concern all desktops.

@@ -13,8 +13,7 @@ from arpo_verl.tasks import load_tasks
 from arpo_verl.tasks.families import SCREEN, SPLITS, generate, replies_of, write
 from arpo_verl.tasks.families.__main__ import main
 from arpo_verl.tasks.families.kinds import FAMILIES, HELD_OUT_FAMILIES, LONG_FAMILIES
-from arpo_verl.tasks.families.lexicon import HELD_OUT_WORDS, TRAINING_WORDS, WORDS
-from arpo_verl.tasks.families.styles import HELD_OUT_THEMES, SIZES, THEMES
+from arpo_verl.tasks.families.styles import HELD_OUT_THEMES, HELD_OUT_WORDS, SIZES, THEMES, TRAINING_WORDS, WORDS
 from arpo_verl.tasks.families.windows import _TITLE, LEAST_WIDTH
 from arpo_verl.tasks.programs import programs_of
 from arpo_verl.types import Click, Finish, Point

@@ -1,10 +1,11 @@
-"""This makes a task's JSON, its expert's replies and its labels from a split and a number."""
+"""Make a task's JSON, its expert's replies and its labels from a split and a number."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -14,11 +15,30 @@ from arpo_verl.agent.actions.ui_tars import parse_reply
 from arpo_verl.errors import TaskError
 from arpo_verl.lib.config import did_you_mean
 from arpo_verl.lib.files import replacing_directory
-from arpo_verl.tasks.families.generated import SCREEN, GeneratedTask
 from arpo_verl.tasks.families.kinds import FAMILIES, HELD_OUT_FAMILIES, LONG_FAMILIES, Draw, Opened, Plan, Press
-from arpo_verl.tasks.families.lexicon import HELD_OUT_WORDS, TRAINING_WORDS
-from arpo_verl.tasks.families.styles import HELD_OUT_THEMES, THEMES, Theme
+from arpo_verl.tasks.families.styles import (
+    HELD_OUT_THEMES,
+    HELD_OUT_WORDS,
+    SCREEN,
+    THEMES,
+    TRAINING_WORDS,
+    Label,
+    Theme,
+)
 from arpo_verl.tasks.families.windows import Message
+
+
+@dataclass(frozen=True)
+class GeneratedTask:
+    """One task of a family."""
+
+    family: str
+    spec: dict[str, Any] = field(repr=False)
+    """OSWorld's JSON."""
+    replies: tuple[dict[str, str], ...]
+    """Replies that solve it: `thought` and `action` in the UI-TARS grammar, one action each, in pixels of `SCREEN`."""
+    labels: tuple[Label, ...]
+    """All texts that are visible after the set-up."""
 
 
 class _Split(NamedTuple):

@@ -1,4 +1,4 @@
-"""These are the families: what each asks, which windows it opens, and what the expert presses. Pure."""
+"""The families: what each asks, which windows it opens, and what the expert presses. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeVar
 
-from arpo_verl.tasks.families.generated import SCREEN
-from arpo_verl.tasks.families.styles import FACES, SIZES, Font, Style, Theme
-from arpo_verl.tasks.families.windows import Boxes, Choice, Grid, Message, Window, close_button, frame
+from arpo_verl.tasks.families.styles import FACES, SCREEN, SIZES, Font, Style, Theme
+from arpo_verl.tasks.families.windows import Grid, Message, Window, boxes, choice, close_button, frame
 from arpo_verl.types import Point, Size
 
 ANSWER = ">> ~/answer.txt"
@@ -29,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Opened:
-    """This is a window at its place."""
+    """A window at its place."""
 
     window: Window
     at: Point
@@ -44,7 +43,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class Press:
-    """This is a click on the entry with this text."""
+    """A click on the entry with this text."""
 
     text: str
     point: Point
@@ -53,7 +52,7 @@ class Press:
 
 @dataclass(frozen=True)
 class Plan:
-    """This is a task before we write it as JSON."""
+    """A task before we write it as JSON."""
 
     instruction: str
     windows: Sequence[Opened]
@@ -181,9 +180,8 @@ def press(draw: Draw) -> Plan:
 def choose(draw: Draw) -> Plan:
     """Choose the named entry of a list, and press OK."""
     title, *words = draw.words(1 + draw.whole(4, 6))
-    [opened] = _beside(
-        draw, [Choice.fitting(title, draw.style(), words, draw.whole(174, 270), draw.whole(0, 30))], [ANSWER]
-    )
+    window = choice(title, draw.style(), words, draw.whole(174, 270), draw.whole(0, 30))
+    [opened] = _beside(draw, [window], [ANSWER])
     target = draw.choice(words[1:])  # the program has chosen the first one already
     template = draw.choice(("Choose {}.", "Choose {} from the list.", "In the list, {} is to be chosen."))
     return Plan(template.format(target), [opened], [opened.press(target), opened.press("OK")], [target])
@@ -192,9 +190,8 @@ def choose(draw: Draw) -> Plan:
 def tick(draw: Draw) -> Plan:
     """Tick one or two named boxes, and press OK."""
     title, *words = draw.words(1 + draw.whole(3, 5))
-    [opened] = _beside(
-        draw, [Boxes.fitting(title, draw.style(), words, draw.whole(174, 270), draw.whole(0, 30))], [ANSWER]
-    )
+    window = boxes(title, draw.style(), words, draw.whole(174, 270), draw.whole(0, 30))
+    [opened] = _beside(draw, [window], [ANSWER])
     targets = draw.sample(words, draw.whole(1, 2))
     template = draw.choice(("Tick {}.", "Tick {} and press OK."))
     answer = "".join("TRUE," if word in targets else "FALSE," for word in words)

@@ -1,4 +1,4 @@
-"""This defines how windows of generated tasks look: colours, and fonts with the places of their texts. Pure."""
+"""What windows of generated tasks show, and how: words, colours, and fonts with the places of their texts. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,49 @@ from dataclasses import dataclass
 from string import ascii_letters
 from typing import NamedTuple
 
-from arpo_verl.tasks.families.generated import Label, Rectangle
+from arpo_verl.types import Size
+
+SCREEN = Size(448, 336)
+"""The screen of every generated task, in pixels."""
+
+WORDS: tuple[str, ...] = tuple(
+    """
+    Acorn Amber Anchor Apple Badge Bamboo Banana Barrel Basket Beach Birch Blue Bottle Bread Bridge Bronze Brush Butter
+    Cactus Camel Candle Canyon Carrot Castle Cedar Cherry Circle Cloud Clover Cobalt Coffee Copper Coral Cotton Crimson
+    Desert Diamond Dolphin Donkey Dragon Drum Eagle Echo Ember Engine Falcon Feather Fern Fig Flute Forest Fox Garden
+    Garlic Ginger Globe Gold Grape Green Guitar Hammer Harbor Hazel Honey Ivory Jacket Jade Jungle Kettle Kite Ladder
+    Lagoon Lamp Lemon Lily Lime Lion Magnet Mango Marble Meadow Melon Mint Mirror Moon Needle Nickel Oak Ocean Olive
+    Onion Orange Otter Oyster Panda Paper Peach Pear Pepper Piano Pillow Plum Pocket Purple Quartz Quilt Rabbit Radish
+    River Rocket Ruby Saddle Salmon Silver Spoon Square Tiger Tulip Turtle Velvet Violet Walnut Willow Yellow Zebra
+    """.split()
+)
+"""All words, as tasks show them: short, common, unlike each other, and none part of another."""
+
+HELD_OUT_WORDS: tuple[str, ...] = WORDS[2::5]
+"""Words that no training or validation task has; the tasks of the split `held_out_words` have only these."""
+
+TRAINING_WORDS: tuple[str, ...] = tuple(word for word in WORDS if word not in HELD_OUT_WORDS)
+
+
+class Rectangle(NamedTuple):
+    """Pixels of the screen, from the top left; `right` and `bottom` are the first ones outside."""
+
+    left: int
+    top: int
+    right: int
+    bottom: int
+
+
+@dataclass(frozen=True)
+class Label:
+    """A text on the screen, and the box of its letters, from the capitals' tops to the descenders' ends."""
+
+    text: str
+    box: Rectangle
 
 
 class Theme(NamedTuple):
-    """These are the colours of a window, its text, its buttons and their text."""
+    """The colours of a window, its text, its buttons and their text."""
 
     window: str
     text: str
@@ -62,7 +100,7 @@ SIZES = (13, 14, 15, 16)
 
 @dataclass(frozen=True)
 class Font:
-    """This is a face of DejaVu at a size."""
+    """A face of DejaVu at a size."""
 
     face: str
     pixels: int
@@ -97,7 +135,7 @@ class Font:
 
 @dataclass(frozen=True)
 class Style:
-    """This is the look of one window."""
+    """The look of one window."""
 
     theme: Theme
     font: Font

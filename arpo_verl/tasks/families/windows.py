@@ -1,4 +1,4 @@
-"""This makes the commands that open windows of generated tasks, and computes where their texts will be. Pure.
+"""Make the commands that open windows of generated tasks, and compute where their texts will be. Pure.
 
 We set all sizes of two programs: of `xmessage` by its resources, of `yad` by its style sheet. Sizes that neither lets
 us set are constants here: we measured them once on the embedded desktop (Debian 12: openbox 3.6, GTK 3.24, yad 0.40)
@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from arpo_verl.tasks.families.generated import Label, Rectangle
-from arpo_verl.tasks.families.styles import Font, Style
+from arpo_verl.tasks.families.styles import Font, Label, Rectangle, Style
 from arpo_verl.types import Point, Size
 
 # openbox's frame, theme Clearlooks with titles of 9 points, which are 12 pixels.
@@ -26,7 +25,7 @@ _GAP = 5  # between two rows, for both GTK and xmessage
 
 
 class Window(Protocol):
-    """This is a window without a place yet."""
+    """A window without a place yet."""
 
     @property
     def title(self) -> str:
@@ -70,7 +69,7 @@ def _middle(box: Rectangle) -> Point:
 
 @dataclass(frozen=True)
 class Message:
-    """This window has a text, a row of buttons, or both. A press of a button closes it."""
+    """A text, a row of buttons, or both. A press of a button closes it."""
 
     title: str
     style: Style
@@ -161,7 +160,7 @@ def _yad(title: str, style: Style, button: Size, size: Size, at: Point, rest: st
 
 @dataclass(frozen=True)
 class Grid:
-    """This window has buttons in columns, from top to bottom. A press of one closes it."""
+    """Buttons in columns, from top to bottom. A press of one closes it."""
 
     title: str
     style: Style
@@ -200,90 +199,51 @@ class Grid:
 
 @dataclass(frozen=True)
 class Confirmed:
-    """This window has entries below each other, and OK at the bottom right."""
+    """Entries below each other, and OK at the bottom right."""
 
     title: str
     style: Style
     words: tuple[str, ...]
-    size: Size
-    """Least inner size."""
-
-    @property
-    def inner(self) -> Size:
-        return self.size
+    inner: Size
+    options: str
+    """yad's options for the entries."""
+    text_left: int
+    """Pixels left of an entry's text."""
+    row: int
+    """Height of an entry in pixels."""
+    pitch: int
+    """Pixels from one entry to the next."""
 
     def command(self, at: Point) -> str:
-        return _yad(self.title, self.style, _OK_ASKED, self.size, at, f"{self._options} --button=OK:0")
+        return _yad(self.title, self.style, _OK_ASKED, self.inner, at, f"{self.options} --button=OK:0")
 
     def labels(self, at: Point) -> tuple[Label, ...]:
-        font, left = self.style.font, at.x + LEFT + self._text_left
+        font, left = self.style.font, at.x + LEFT + self.text_left
         entries = (font.starting(word, left, self._middle(word, at)) for word in self.words)
         return (title_label(self, at), *entries, font.centred("OK", *self.target("OK", at)))
 
     def target(self, text: str, at: Point) -> Point:
         if text == "OK":
-            right, bottom = at.x + LEFT + self.size.width, at.y + TOP + self.size.height
+            right, bottom = at.x + LEFT + self.inner.width, at.y + TOP + self.inner.height
             return Point(right - _OK_MARGIN - _OK.width // 2, bottom - _OK_MARGIN - _OK.height // 2)
-        left = at.x + LEFT + self._text_left
+        left = at.x + LEFT + self.text_left
         return Point(left + self.style.font.width(text) // 2, self._middle(text, at))
 
     def _middle(self, word: str, at: Point) -> int:
-        row, pitch = self._row
-        return at.y + TOP + _MARGIN + self.words.index(word) * pitch + (row + 1) // 2
-
-    @property
-    def _options(self) -> str:
-        """Return yad's options for the entries."""
-        raise NotImplementedError
-
-    @property
-    def _text_left(self) -> int:
-        raise NotImplementedError
-
-    @property
-    def _row(self) -> tuple[int, int]:
-        """Return the height of an entry, and the distance from one entry to the next."""
-        raise NotImplementedError
+        return at.y + TOP + _MARGIN + self.words.index(word) * self.pitch + (self.row + 1) // 2
 
 
-class Choice(Confirmed):
-    """This window has a list; OK prints the chosen entry."""
-
-    @classmethod
-    def fitting(cls, title: str, style: Style, words: Sequence[str], width: int, more: int) -> Choice:
-        """Make one as high as its entries need, plus `more`."""
-        height = len(words) * (style.font.line + 6) + 2 * _MARGIN + 40 + more
-        return cls(title, style, tuple(words), Size(width, height))
-
-    @property
-    def _text_left(self) -> int:
-        return _MARGIN + 5
-
-    @property
-    def _row(self) -> tuple[int, int]:
-        return self.style.font.line + 6, self.style.font.line + 6
-
-    @property
-    def _options(self) -> str:
-        return f"--list --no-headers --column=Name --print-column=1 --separator='' {' '.join(self.words)}"
+def choice(title: str, style: Style, words: Sequence[str], width: int, more: int) -> Confirmed:
+    """Make a list as high as its entries need, plus `more`; OK prints the chosen entry."""
+    row = style.font.line + 6
+    size = Size(width, len(words) * row + 2 * _MARGIN + 40 + more)
+    options = f"--list --no-headers --column=Name --print-column=1 --separator='' {' '.join(words)}"
+    return Confirmed(title, style, tuple(words), size, options, _MARGIN + 5, row, row)
 
 
-class Boxes(Confirmed):
-    """This window has boxes to tick; OK prints the ticked ones, in their order."""
-
-    @classmethod
-    def fitting(cls, title: str, style: Style, words: Sequence[str], width: int, more: int) -> Boxes:
-        """Make one as high as its boxes need, plus `more`."""
-        return cls(title, style, tuple(words), Size(width, len(words) * (_CHECK_ROW + _GAP) + 2 * _MARGIN + 36 + more))
-
-    @property
-    def _text_left(self) -> int:
-        return _MARGIN + _CHECK_TEXT
-
-    @property
-    def _row(self) -> tuple[int, int]:
-        return _CHECK_ROW, _CHECK_ROW + _GAP
-
-    @property
-    def _options(self) -> str:
-        return f"--form --separator=, {' '.join(f'--field={word}:CHK' for word in self.words)}"
+def boxes(title: str, style: Style, words: Sequence[str], width: int, more: int) -> Confirmed:
+    """Make boxes to tick, in a window as high as they need, plus `more`; OK prints the ticked ones, in their order."""
+    pitch = _CHECK_ROW + _GAP
+    size = Size(width, len(words) * pitch + 2 * _MARGIN + 36 + more)
+    options = f"--form --separator=, {' '.join(f'--field={word}:CHK' for word in words)}"
+    return Confirmed(title, style, tuple(words), size, options, _MARGIN + _CHECK_TEXT, _CHECK_ROW, pitch)
