@@ -4,7 +4,7 @@
     screenshot, info = env.reset(seed=0)                # info: task_id, instruction
     screenshot, reward, terminated, truncated, info = env.step(Click(Point(320, 240)))
 
-An action is a type such as `Click`, `TypeText` or `Finish`, or a sample of `action_space`. The reward is the
+An action is a type such as `Click`, `TypeText` or `Finish`; `action_space.sample()` draws one. The reward is the
 evaluator's score in the step that ends the episode, and 0 before.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 
@@ -57,15 +57,10 @@ from arpo_verl.types import (
 T = TypeVar("T")
 
 ENV_ID = "arpo_verl/Desktop-v0"
-KINDS: tuple[type[Action], ...] = (Click, Drag, Move, Hotkey, TypeText, Scroll, Wait, Finish, Fail)
-"""The actions that `kind` numbers in a sample of the action space."""
-BUTTONS: tuple[Button, ...] = ("left", "right", "middle")
-DIRECTIONS: tuple[Direction, ...] = ("up", "down", "left", "right")
-KEYS = ("", *sorted(KEY_NAMES))
-"""The keys that each of the three `keys` of a sample numbers. The empty one means no key; the first cannot be empty."""
-SAMPLE_PARTS = ("kind", "point", "end", "button", "count", "keys", "text", "direction", "notches")
-MAX_TEXT = 200
-_PRINTABLE = "".join(map(chr, range(32, 127))) + "\n"
+_BUTTONS: tuple[Button, ...] = get_args(Button)
+_DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
+_KEYS = sorted(KEY_NAMES)
+_TEXTS = "".join(map(chr, range(32, 127))) + "\n"
 
 
 class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
@@ -109,7 +104,7 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
         self._screen: np.ndarray | None = None
         size = self._screen_size()
         self.observation_space = spaces.Box(0, 255, (size.height, size.width, 3), np.uint8)
-        self.action_space = _action_space(size)
+        self.action_space = ActionSpace(size)
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -129,7 +124,7 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
         self._task, self._num_steps = task, 0
         return screenshot, {"task_id": task.task_id, "instruction": task.instruction}
 
-    def step(self, action: Action | Mapping[str, Any]) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Action) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Do one action. `info` of the last step has the evaluator's `metrics`.
 
         If the action ended the desktop, `info` has `desktop_ended` instead, and the last screenshot is returned again.
@@ -140,15 +135,14 @@ class DesktopEnv(gymnasium.Env[np.ndarray, Any]):
         """
         if self._task is None or self._screen is None:
             raise gymnasium.error.ResetNeeded("call reset() before step(), and after an episode ended")
-        typed = to_action(action) if isinstance(action, Mapping) else action
         height, width, _ = self._screen.shape
-        check_action(typed, Size(width, height))
+        check_action(action, Size(width, height))
         reward = 0.0
         info: dict[str, Any] = {"task_id": self._task.task_id}
         try:
-            self._screen = _see(self._desktop.step(typed))
+            self._screen = _see(self._desktop.step(action))
             self._num_steps += 1
-            terminated = isinstance(typed, (Finish, Fail))
+            terminated = isinstance(action, (Finish, Fail))
             truncated = not terminated and self._num_steps >= self._max_steps
             if terminated or truncated:
                 evaluation = self._desktop.evaluate()
@@ -192,69 +186,42 @@ def _see(observation: Observation) -> np.ndarray:
     return np.array(decode_screenshot(observation.screenshot))
 
 
-def to_action(sample: Mapping[str, Any]) -> Action:
-    """Turn a sample of the action space into an action. Parts that its `kind` does not need are ignored.
+class ActionSpace(spaces.Space[Action]):
+    """The actions that a desktop with this screen can do."""
 
-    Raises:
-        ActionError: a part is missing, or its number is out of range.
-    """
-    missing = [name for name in SAMPLE_PARTS if name not in sample]
-    if missing:
-        raise ActionError(f"a sample of the action space must have {', '.join(SAMPLE_PARTS)}; {missing} are missing")
-    kind, point = _pick(KINDS, sample, "kind"), Point(*_whole(sample, "point", 2))
-    if kind is Click:
-        return Click(point, _pick(BUTTONS, sample, "button"), *_whole(sample, "count", 1))
-    if kind is Drag:
-        return Drag(point, Point(*_whole(sample, "end", 2)))
-    if kind is Move:
-        return Move(point)
-    if kind is Hotkey:
-        keys = (_choose(KEYS, number, "keys") for number in _whole(sample, "keys", 3))
-        return Hotkey(tuple(filter(None, keys)))
-    if kind is TypeText:
-        return TypeText(sample["text"])
-    if kind is Scroll:
-        return Scroll(_pick(DIRECTIONS, sample, "direction"), point, *_whole(sample, "notches", 1))
-    assert issubclass(kind, (Wait, Finish, Fail))
-    return kind()
+    def __init__(self, screen: Size):
+        super().__init__()
+        self.screen = screen
 
+    def sample(self, mask: None = None, probability: None = None) -> Action:
+        """Draw an action; its kind, then each of its parts."""
+        width, height = self.screen
+        start, end = (Point(self._below(width), self._below(height)) for _ in range(2))
+        keys, text = (tuple(self._one_of(values) for _ in range(1 + self._below(3))) for values in (_KEYS, _TEXTS))
+        return self._one_of(
+            (
+                Click(start, self._one_of(_BUTTONS), 1 + self._below(MAX_CLICKS)),
+                Drag(start, end),
+                Move(start),
+                Hotkey(keys),
+                TypeText("".join(text)),
+                Scroll(self._one_of(_DIRECTIONS), start, 1 + self._below(10)),
+                *(Wait(), Finish(), Fail()),
+            )
+        )
 
-def _whole(sample: Mapping[str, Any], name: str, count: int) -> list[int]:
-    """Return the whole numbers in one part of a sample."""
-    try:
-        numbers = np.asarray(sample[name])
-    except ValueError:  # lists of different lengths
-        numbers = np.asarray(None)
-    if numbers.size != count or numbers.dtype.kind not in "iu":
-        raise ActionError(f"action[{name!r}] must be {count} whole number{'s'[: count > 1]}, got {sample[name]!r:.80}")
-    return [int(number) for number in numbers.flat]
+    def contains(self, x: Any) -> bool:
+        try:
+            check_action(x, self.screen)
+        except ActionError:
+            return False
+        return True
 
+    def _below(self, count: int) -> int:
+        return int(self.np_random.integers(count))
 
-def _pick(choices: Sequence[T], sample: Mapping[str, Any], name: str) -> T:
-    (number,) = _whole(sample, name, 1)
-    return _choose(choices, number, name)
-
-
-def _choose(choices: Sequence[T], number: int, name: str) -> T:
-    if not 0 <= number < len(choices):
-        raise ActionError(f"action[{name!r}] must be from 0 to {len(choices) - 1}, got {number}")
-    return choices[number]
-
-
-def _action_space(screen: Size) -> spaces.Dict:
-    return spaces.Dict(
-        {
-            "kind": spaces.Discrete(len(KINDS)),
-            "point": spaces.MultiDiscrete(list(screen)),
-            "end": spaces.MultiDiscrete(list(screen)),
-            "button": spaces.Discrete(len(BUTTONS)),
-            "count": spaces.Discrete(MAX_CLICKS, start=1),
-            "keys": spaces.MultiDiscrete([len(KEYS) - 1, len(KEYS), len(KEYS)], start=[1, 0, 0]),
-            "text": spaces.Text(MAX_TEXT, charset=_PRINTABLE),
-            "direction": spaces.Discrete(len(DIRECTIONS)),
-            "notches": spaces.Discrete(10, start=1),
-        }
-    )
+    def _one_of(self, values: Sequence[T]) -> T:
+        return values[self._below(len(values))]
 
 
 def _as_tasks(tasks: TaskPath | Iterable[Task | TaskPath]) -> list[Task]:
