@@ -66,23 +66,9 @@ class CoordinateFrame:
         )
 
 
-_NO_INPUT = {
-    **dict.fromkeys(("keydown", "keyup", "key_down", "key_up", "hold_key"), "no key stays down behind an action"),
-    **dict.fromkeys(
-        ("left_mouse_down", "left_mouse_up", "mouse_down", "mouse_up", "mousedown", "mouseup"), "no button stays down"
-    ),
-    **dict.fromkeys(("bash", "shell", "execute", "run", "command"), "an agent types its commands into a terminal"),
-    **dict.fromkeys(("interact", "ask", "call_user", "infer"), "nobody is there to answer"),
-}
-"""Actions of other families and tools that are not possible here, and why."""
-
-
 def unknown_action(name: str, known: Collection[str]) -> ActionParseError:
     """Make the error for an action that the grammar does not have."""
-    why = _NO_INPUT.get(name.lower())
-    return ActionParseError(
-        f"unknown action {excerpt(name)}{f' ({why})' if why else ''}; known: {', '.join(sorted(known))}"
-    )
+    return ActionParseError(f"unknown action {excerpt(name)}; known: {', '.join(sorted(known))}")
 
 
 def check_length(text: str) -> None:

@@ -20,11 +20,6 @@ from arpo_verl.types import Size
 FULL, WINDOW, SEGMENTS = CONTEXTS = ("full", "window", "segments")
 SHIPPED = ("ui_tars_15", "ui_tars_10", "ui_tars_2", "qwen25_vl", "qwen3_vl", "qwen35", "gui_owl", "small")
 """The shipped families; the module of this package with the same name makes each."""
-REMOVED = {
-    "opencua": "it cannot be trained, since transformers and veRL do not know its models; docs/model-families.md shows "
-    "how to bring it for an evaluation",
-}
-"""Families that this package had -> why they went, and what to do."""
 
 Messages = list[dict[str, Any]]
 
@@ -114,8 +109,6 @@ def load_family(name: str) -> ModelFamily:
     """
     module, colon, attribute = name.partition(":")
     if not colon:
-        if name in REMOVED:
-            raise ConfigError(f"gui_agent.model_family={name} was removed: {REMOVED[name]}")
         if name not in SHIPPED:
             raise ConfigError(
                 f"gui_agent.model_family must be one of {', '.join(SHIPPED)} or package.module:NAME, got {name!r}"

@@ -122,41 +122,27 @@ def read_result(
     values = dict(result) if isinstance(result, Mapping) else {"score": result}
     given = values.pop("score", None)
     reward = finite_number(given)
-    unusable = (
-        [] if reward is not None else [f"the reward (`score` of a dict) must be a finite number, got {_short(given)}"]
+    problems = (
+        [] if reward is not None else [f"the reward (`score` of a dict) must be a finite number, got {given!r:.200}"]
     )
-    taken = []
     extra: dict[str, Any] = dict(recorded)
     for name, value in values.items():
         number = finite_number(value)
         if name in recorded:
             if number is None or not math.isclose(number, recorded[name], rel_tol=1e-6, abs_tol=1e-6):
-                taken.append(f"the agent loop sets `{name}` itself, to {recorded[name]!r} here, got {_short(value)}")
+                problems.append(f"the agent loop sets `{name}` itself, to {recorded[name]!r} here, got {value!r:.200}")
         elif name in RESERVED or not isinstance(name, str):
-            taken.append(f"you cannot use the name `{name}`")
+            problems.append(f"you cannot use the name `{name}`: {RESERVED.get(name, 'it must be text')}")
         elif number is None and not isinstance(value, str | None):
-            unusable.append(f"`{name}` must be a finite number, text or None, got {_short(value)}")
+            problems.append(f"`{name}` must be a finite number, text or None, got {value!r:.200}")
         else:
             extra[name] = value if number is None else number
-    if reward is None or unusable or taken:
+    if reward is None or problems:
         what = f"the reward function {name_of(function)} returned values for task {task_id} that training cannot use:"
-        raise ConfigError("\n- ".join([what, *unusable, *taken]) + (_taken_names(recorded) if taken else ""))
+        raise ConfigError("\n- ".join([what, *problems]))
     return reward, extra
 
 
 def name_of(function: Callable[..., Any]) -> str:
     """Return a function's name, for a message."""
     return str(getattr(function, "__name__", function))
-
-
-def _taken_names(recorded: Mapping[str, float]) -> str:
-    why = {**RESERVED, **dict.fromkeys(recorded, "the agent loop records it, for replay and validation")}
-    lines = (
-        f"\n- {', '.join(name for name in why if why[name] == reason)}: {reason}"
-        for reason in dict.fromkeys(why.values())
-    )
-    return "\nChoose other names than these:" + "".join(lines)
-
-
-def _short(value: Any) -> str:
-    return f"{value!r:.200}"

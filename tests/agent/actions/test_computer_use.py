@@ -229,7 +229,6 @@ def test_a_tag_within_the_thinking_is_no_call(opening):
         (call(action="left_click", coordinate=[float("nan"), 2]), "a number must be finite, got NaN"),
         (call(action="mouse_move"), "coordinate must say where to"),
         (call(action="left_click_drag"), "coordinate must say where to"),
-        (call(action="hold_key", keys=["a"]), "unknown action 'hold_key' (no key stays down behind an action); known"),
         (call(action="left_click", x=5, y=0), "left_click takes coordinate, not x, y: it would do something else"),
         (call(action="left_click", coordinate=[0, 0], coordinate2=[1, 1]), "left_click takes coordinate, not coord"),
         (call(action="left_click", coordinate=[0, 0], keys=["ctrl"]), "not keys"),

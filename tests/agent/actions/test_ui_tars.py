@@ -174,7 +174,6 @@ def test_a_thought_stands_before_the_action_and_each_action_on_a_line_of_its_own
         ("Thought: only", "must have 'Action:'"),
         ("Action:", "got nothing"),
         ("Action: fly()", "unknown action 'fly'; known: call_user, click"),
-        ("Action: keydown(key='shift')", "unknown action 'keydown' (no key stays down behind an action); known: call_"),
         ("Action: click(start_box='(0,0)', x='5', y='6')", "click takes start_box, point, start_point, not x, y: it"),
         ("Action: click(start_box='(0,0)', end_box='(1,1)')", "not end_box"),
         ("Action: click(start_box='(0,0)', side='left')", "not side"),

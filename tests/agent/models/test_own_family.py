@@ -110,11 +110,6 @@ def test_a_family_may_show_replies_otherwise_and_is_then_only_evaluated(family, 
         check_trainable(NAME)
 
 
-def test_a_family_that_went_is_refused_with_the_page_that_brings_it():
-    with pytest.raises(ConfigError, match="opencua was removed: .* docs/model-families.md shows how to bring it"):
-        load_family("opencua")
-
-
 @needs_words
 def test_opencua_works_as_a_family_of_ones_own(tmp_path, monkeypatch):
     """As the page brings it, from the last commit that had it."""
