@@ -93,7 +93,7 @@ TEXT = {
     "worker process  ": "a drawing",
     "arpo_verl/\n  tools/ ": "tests/test_docs.py has the names of its folders",
 }
-# Where a block of text has a test: docs/own-task.md's task is played by tests/tasks/test_embedded_suite.py.
+# Where a block of text has a test: docs/own-task.md's task is played by tests/tasks/test_suites.py.
 MADE_HERE = ("docs/actions.md", "docs/migration.md", "docs/own-task.md", "docs/replay.md", "docs/trajectories.md")
 LINES = list(dict.fromkeys((page, line) for page in documents.PAGES for line in documents.commands(page)))
 OURS = [(page, line) for page, line in LINES if not line.startswith(tuple(NOT_TYPED))]
