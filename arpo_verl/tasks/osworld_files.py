@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import http.client
 import json
 import re
 import tarfile
+import urllib.error
+import urllib.request
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,9 +35,40 @@ _MAX_FILE_BYTES = 1 << 20
 """The largest task file has 11 KB, the largest list 17 KB."""
 _WANTED = re.compile(r"[^/]+/evaluation_examples/(test_\w{1,40}\.json|examples/\w{1,40}/[\w-]{1,80}\.json)", re.ASCII)
 _SHOWN = 5
+STALL_S = 60.0
+"""Seconds without a byte after which a download fails."""
+_CHUNK_BYTES = 1 << 18
 
 Files = Mapping[str, bytes]
 """Relative name -> content, as in OSWorld's folder `evaluation_examples`."""
+
+
+def download(url: str, path: Path, max_bytes: int) -> None:
+    """Fetch `url` into `path`.
+
+    Raises:
+        FetchError: the server refuses, cannot be reached, or sends more than `max_bytes`.
+        OSError: this machine cannot write the file.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise FetchError(f"--url must begin with https:// or http://, got {url!r}")
+    try:
+        with urllib.request.urlopen(url, timeout=STALL_S) as answer, path.open("wb") as file:  # noqa: S310
+            while chunk := answer.read(_CHUNK_BYTES):
+                if file.tell() + len(chunk) > max_bytes:
+                    raise FetchError(
+                        f"{url} sends more than {max_bytes >> 20} MiB: it is no archive of OSWorld's tasks"
+                    )
+                file.write(chunk)
+            if answer.length:  # `read(n)` does not raise when the connection ends
+                raise FetchError(f"the download of {url} failed: the connection ended {answer.length} bytes early")
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise FetchError(f"{url} answered {error.code} {error.reason}") from error
+    except (ValueError, http.client.InvalidURL) as error:
+        raise FetchError(f"--url must be a web address, got {url!r}: {error}") from error
+    except (http.client.HTTPException, urllib.error.URLError, ConnectionError, TimeoutError) as error:
+        raise FetchError(f"the download of {url} failed: {getattr(error, 'reason', error)}") from error
 
 
 def read_archive(path: Path) -> Files:
@@ -53,7 +87,7 @@ def read_archive(path: Path) -> Files:
                     _check_commit(path, archive.pax_headers.get("comment"))
                     if wanted := _WANTED.fullmatch(member.name):
                         files[wanted[1]] = _content(archive, member)
-            while bounded.read(1 << 20):
+            while bounded.read(_CHUNK_BYTES):
                 pass  # the checksum is at the end
     except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
         raise FetchError(f"{path} is not a complete .tar.gz archive: {error}") from error

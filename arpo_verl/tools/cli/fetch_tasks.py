@@ -69,8 +69,7 @@ def _fetch(folder: Path, url: str, archive: Path | None) -> Mapping[str, bytes]:
 
 
 def _downloaded(url: str, part: Path) -> Mapping[str, bytes]:
-    from arpo_verl.tasks.download import download
-    from arpo_verl.tasks.osworld_files import MAX_ARCHIVE_BYTES, read_archive
+    from arpo_verl.tasks.osworld_files import MAX_ARCHIVE_BYTES, download, read_archive
 
     print(f"downloading {url}")
     try:

@@ -144,13 +144,13 @@ def test_your_own_files_stay_and_a_missing_one_comes_back(published, tmp_path, c
     assert (tmp_path / "examples/os/b.json").read_text() == changed
 
 
-@pytest.mark.parametrize("target", ["arpo_verl.tasks.osworld_files.write_whole", "arpo_verl.tasks.download.download"])
-def test_a_full_disk_is_told_and_the_same_command_goes_on(published, tmp_path, monkeypatch, capsys, target):
+@pytest.mark.parametrize("function", ["write_whole", "download"])
+def test_a_full_disk_is_told_and_the_same_command_goes_on(published, tmp_path, monkeypatch, capsys, function):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(target, full)
+        patch.setattr(f"arpo_verl.tasks.osworld_files.{function}", full)
         assert fetch(tmp_path, "--url", published.url) == 2
     assert "is full; free 100 MB" in capsys.readouterr().err and not (tmp_path / INDEX).exists()
     assert fetch(tmp_path, "--url", published.url) == 0
