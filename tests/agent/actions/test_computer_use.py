@@ -3,12 +3,9 @@
 import json
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.official_replies import function_tags, tagged
 
 from arpo_verl.agent.actions.computer_use import MAX_SCROLL_NOTCHES
-from arpo_verl.agent.actions.keys import KEY_NAMES
 from arpo_verl.agent.actions.reply import MAX_ACTIONS, MAX_REPLY_CHARS, Reply
 from arpo_verl.agent.models.family import load_family
 from arpo_verl.agent.models.qwen import said_action
@@ -296,49 +293,3 @@ def test_what_the_tool_lacks_cannot_be_written(action):
 def test_a_thought_that_holds_one_of_the_grammars_tags_cannot_be_written(tag):
     with pytest.raises(ActionParseError, match="must not hold the grammar's own tags, got 'a "):
         PIXELS.format(Reply(f"a {tag} b", (Fail(),)), IMAGE, SCREEN)
-
-
-# --- Properties --------------------------------------------------------------------------------------------------
-
-SIZES = st.builds(Size, st.integers(28, 4000), st.integers(28, 4000))
-CHARACTERS = st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]) | st.sampled_from("\n\t")
-TEXTS = st.text(CHARACTERS, min_size=1, max_size=60)
-
-
-@st.composite
-def replies(draw):
-    """Replies whose points lie on the model's own coordinates, as those of every parsed reply do."""
-    grammar, image, screen = draw(st.sampled_from([PIXELS, THOUSANDTHS])), draw(SIZES), draw(SIZES)
-    most = image if grammar is PIXELS else Size(1000, 1000)
-
-    def point():
-        place = [draw(st.integers(0, most.width)), draw(st.integers(0, most.height))]
-        return grammar.parse(call(action="mouse_move", coordinate=place), image, screen).actions[0].point
-
-    def maybe():
-        return point() if draw(st.booleans()) else None
-
-    is_qwen3 = grammar is THOUSANDTHS  # which has more actions
-    buttons = [("left", 1), ("left", 2), ("right", 1), ("middle", 1), *[("left", 3)] * is_qwen3]
-    directions = ["up", "down", *["left", "right"] * is_qwen3]
-    kinds = [
-        lambda: Click(maybe(), *draw(st.sampled_from(buttons))),
-        lambda: Move(point()),
-        lambda: Drag(None, point()),
-        lambda: Hotkey(tuple(draw(st.lists(st.sampled_from(sorted(KEY_NAMES)), min_size=1, max_size=4)))),
-        lambda: TypeText(draw(TEXTS)),
-        lambda: Scroll(draw(st.sampled_from(directions)), maybe(), draw(st.integers(1, 100))),
-        Wait,
-        lambda: Finish(draw(TEXTS | st.just("")) if is_qwen3 else ""),
-        Fail,
-    ]
-    thought = draw(st.text(st.characters(codec="utf-8", exclude_characters="<"), max_size=40)).strip()
-    actions = tuple(kinds[draw(st.integers(0, len(kinds) - 1))]() for _ in range(draw(st.integers(1, 3))))
-    return grammar, Reply(thought, actions), image, screen
-
-
-@given(replies())
-@settings(max_examples=200)
-def test_what_is_written_parses_back(case):
-    grammar, reply, image, screen = case
-    assert grammar.parse(grammar.format(reply, image, screen), image, screen) == reply

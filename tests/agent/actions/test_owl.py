@@ -3,11 +3,8 @@
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from arpo_verl.agent.actions.owl import conclusion, format_reply, parse_reply
-from arpo_verl.agent.actions.reply import Reply
+from arpo_verl.agent.actions.owl import conclusion, parse_reply
 from arpo_verl.errors import ActionParseError
 from arpo_verl.types import Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, Size, TypeText, Wait
 
@@ -73,20 +70,3 @@ def test_a_reply_says_what_it_concludes():
     assert conclusion("<thinking>a</thinking>x<conclusion> Done. </conclusion>") == "Done."
     assert conclusion("<thinking>a</thinking>x") == "a" == conclusion("<thinking>a")
     assert conclusion("x") == ""
-
-
-points = st.builds(Point, st.integers(0, SCREEN.width - 1), st.integers(0, SCREEN.height - 1))
-actions = st.one_of(
-    st.builds(Click, points, st.sampled_from(["left", "right", "middle"])),
-    st.builds(Drag, points, points),
-    st.builds(Move, points),
-    st.builds(Scroll, st.sampled_from(["up", "down"]), st.none(), st.integers(1, 100)),
-    st.builds(TypeText, st.text('abc \n"\\{}é中', min_size=1)),
-    st.sampled_from([Hotkey(("ctrl", "c")), Wait(), Finish(), Fail()]),
-)
-
-
-@given(st.lists(actions, min_size=1, max_size=8), st.sampled_from(["", "I click.", "1 < 2"]))
-def test_what_is_written_is_read_again(written, thought):
-    reply = Reply(thought, tuple(written))
-    assert parse_reply(format_reply(reply, IMAGE, SCREEN), IMAGE, SCREEN) == reply

@@ -3,10 +3,8 @@
 import re
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
-from arpo_verl.agent.actions.keys import KEY_NAMES, parse_keys
+from arpo_verl.agent.actions.keys import parse_keys
 from arpo_verl.agent.actions.reply import MAX_ACTIONS, MAX_REPLY_CHARS, Reply
 from arpo_verl.agent.actions.ui_tars import format_reply, parse_reply
 from arpo_verl.agent.models.family import load_family
@@ -319,59 +317,3 @@ def test_the_canonical_form_is_that_of_the_prompt():
     assert format_reply(Reply("", (Finish(),)), IMAGE, SCREEN) == "Action: finished()"
     typed = format_reply(Reply("", (TypeText('\\ \t \r "'),)), IMAGE, SCREEN)
     assert typed == "Action: type(content='\\\\ \\t \\r \"')"
-
-
-# --- Properties --------------------------------------------------------------------------------------------------
-
-SIZES = st.builds(Size, st.integers(28, 4000), st.integers(28, 4000))
-CHARACTERS = st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]) | st.sampled_from("\n\t")
-TEXTS = st.text(CHARACTERS, min_size=1, max_size=60)
-
-
-@st.composite
-def replies(draw):
-    """Replies whose points lie on the image's pixels, as those of every parsed reply do."""
-    image, screen = draw(SIZES), draw(SIZES)
-
-    def point():
-        x, y = draw(st.integers(0, image.width)), draw(st.integers(0, image.height))
-        return actions_of(f"Action: click(point='({x},{y})')", image, screen)[0].point
-
-    def action():
-        kind = draw(st.integers(0, 8))
-        return [
-            lambda: Click(point(), *draw(st.sampled_from([("left", 1), ("left", 2), ("right", 1)]))),
-            lambda: Drag(point(), point()),
-            lambda: Move(point()),
-            lambda: Hotkey(tuple(draw(st.lists(st.sampled_from(sorted(KEY_NAMES)), min_size=1, max_size=4)))),
-            lambda: TypeText(draw(TEXTS)),
-            lambda: Scroll(
-                draw(st.sampled_from(["up", "down", "left", "right"])), draw(st.booleans()) and point() or None
-            ),
-            Wait,
-            lambda: Finish(draw(TEXTS | st.just(""))),
-            Fail,
-        ][kind]()
-
-    thought = draw(st.text(st.characters(codec="utf-8", exclude_characters=":"), max_size=40)).strip()
-    actions = tuple(action() for _ in range(draw(st.integers(1, 3))))
-    return Reply(thought.replace("\r\n", "\n"), actions), image, screen
-
-
-@given(replies())
-@example((Reply("", (Hotkey(("ctrl", "+", "-", "a")), Hotkey(("ctrl", "&", "a")))), Size(28, 28), Size(28, 28)))
-@settings(max_examples=200)
-def test_what_is_written_parses_back(case):
-    reply, image, screen = case
-    assert parse_reply(format_reply(reply, image, screen), image, screen) == reply
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["<p class='a'>é &amp; \"b\"</p>\n" * 43, "\n".join(f"line {n}: {'=' * 40}" for n in range(176)), "日本" * 2600],
-    ids=["html", "ascii", "cjk"],
-)
-def test_ordinary_long_text_is_not_refused(text):
-    assert parse_reply(format_reply(Reply("", (TypeText(text),)), IMAGE, SCREEN), IMAGE, SCREEN).actions == (
-        TypeText(text),
-    )
