@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import itertools
 import json
 
 import pytest
@@ -61,17 +62,13 @@ def test_words_are_short_and_none_is_within_another():
     assert not set(TRAINING_WORDS) & set(HELD_OUT_WORDS)
 
 
-def test_held_out_words_are_shown_and_named_nowhere_else():
-    for split, tasks in TASKS.items():
-        forbidden = TRAINING_WORDS if split == "held_out_words" else HELD_OUT_WORDS
-        assert not [word for task in tasks for word in forbidden if word in text_of(task)]
-
-
-def test_held_out_themes_are_shown_nowhere_else():
+def test_held_out_words_and_themes_are_shown_and_named_nowhere_else():
     assert not {theme.window for theme in THEMES} & {theme.window for theme in HELD_OUT_THEMES}
     for split, tasks in TASKS.items():
-        forbidden = THEMES if split == "held_out_themes" else HELD_OUT_THEMES
-        assert not [theme for task in tasks for theme in forbidden if theme.window in text_of(task)]
+        words = TRAINING_WORDS if split == "held_out_words" else HELD_OUT_WORDS
+        themes = THEMES if split == "held_out_themes" else HELD_OUT_THEMES
+        forbidden = [*words, *(theme.window for theme in themes)]
+        assert not [word for task in tasks for word in forbidden if word in text_of(task)]
 
 
 def test_training_shows_every_word_theme_font_and_size_that_it_may():
@@ -83,25 +80,15 @@ def test_training_shows_every_word_theme_font_and_size_that_it_may():
     )
 
 
-def test_every_title_has_room_in_the_middle_of_its_bar():
+def test_labels_stand_apart_and_on_the_screen_and_every_title_has_room_in_the_middle_of_its_bar():
+    for task in ALL:
+        boxes = [label.box for label in task.labels]
+        assert all(0 <= b.left < b.right <= SCREEN.width and 0 <= b.top < b.bottom <= SCREEN.height for b in boxes)
+        for a, b in itertools.combinations(boxes, 2):
+            beside = a.right <= b.left or b.right <= a.left
+            assert beside or a.bottom <= b.top or b.bottom <= a.top, task
     widest = max(map(_TITLE.width, WORDS))
     assert LEAST_WIDTH // 2 - 52 >= widest / 2, "three buttons of the bar take 52 pixels"
-
-
-def test_labels_stand_apart_and_on_the_screen():
-    for task in ALL:
-        for label in task.labels:
-            left, top, right, bottom = label.box
-            assert 0 <= left < right <= SCREEN.width and 0 <= top < bottom <= SCREEN.height, task
-            assert not [
-                other
-                for other in task.labels
-                if other is not label
-                and left < other.box.right
-                and other.box.left < right
-                and top < other.box.bottom
-                and other.box.top < bottom
-            ], task
 
 
 def test_the_expert_reads_the_instruction_and_presses_what_its_thought_names():
@@ -141,20 +128,34 @@ def test_a_recipe_takes_a_split_by_its_name():
     ]
 
 
-@pytest.mark.parametrize("argument", ["", "training", "training:x", "training:-1", "training:1:2:3", "test:4"])
-def test_a_source_that_cannot_be_understood_is_named(argument):
-    with pytest.raises(TaskError, match="families|splits?"):
-        load_tasks(f"families:{argument}")
+TAKEN = "training-000000-close"
 
 
-def test_unknown_splits_numbers_and_ids_are_refused():
-    with pytest.raises(TaskError, match="one of training, validation"):
-        generate("test", 0)
-    with pytest.raises(TaskError, match="0 or more"):
-        generate("training", -1)
-    for task_id in ("dialog-confirm-yes", "training-000000-close", "training-0-press"):
-        with pytest.raises(TaskError, match="such as training-000000-press"):
-            replies_of(task_id)
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        *(
+            (lambda folder, argument=argument: load_tasks(f"families:{argument}"), "families|splits?")
+            for argument in ("", "training", "training:x", "training:-1", "training:1:2:3", "test:4")
+        ),
+        (lambda folder: generate("test", 0), "one of training, validation"),
+        (lambda folder: generate("training", -1), "0 or more"),
+        (lambda folder: load_tasks("families:training:999999999"), "must be 1 to 1000000, got 999999999"),
+        (lambda folder: write(folder / "none", "training", 0), "must be 1 to 1000000, got 0"),
+        *(
+            (lambda folder, name=name: replies_of(name), "a generated task's id, such as training-000000-press")
+            for name in (
+                "dialog-confirm-yes",
+                "training-000000-close",
+                "training-0-press",
+                f"training-{'9' * 5000}-press",
+            )
+        ),
+    ],
+)
+def test_an_unknown_source_split_number_or_id_is_refused(call, reason, tmp_path):
+    with pytest.raises(TaskError, match=reason):
+        call(tmp_path)
 
 
 def test_the_command_writes_and_refuses_to_overwrite(tmp_path, capsys):
@@ -277,12 +278,3 @@ def test_ok_alone_does_not_choose(desktop):
         assert task.family == "choose"
         _, press_ok, finish = replies_of(task.spec["id"])
         assert play(desktop, task, [*press_ok.actions, *finish.actions])[1] == 0
-
-
-def test_a_number_of_tasks_that_nobody_means_is_refused(tmp_path):
-    with pytest.raises(TaskError, match="must be 1 to 1000000, got 999999999"):
-        load_tasks("families:training:999999999")
-    with pytest.raises(TaskError, match="must be 1 to 1000000, got 0"):
-        write(tmp_path / "none", "training", 0)
-    with pytest.raises(TaskError, match="must be a generated task's id"):
-        replies_of(f"training-{'9' * 5000}-press")

@@ -74,12 +74,12 @@ def test_programs_are_read_from_commands(command, shell, programs):
 
 
 def test_programs_are_read_from_the_evaluator_and_the_apps():
-    spec = {
-        "evaluator": asks_for("vm_command_line", command="xsel --output", shell=True)
-        | {"postconfig": [run("sh -c 'code .'", True)]},
-        "related_apps": ["Chrome", "libreoffice_calc", "libreoffice calc", "os", "pdf"],
-    }
-    assert programs_of(spec) == ["sh", "code", "xsel", "google-chrome", "localc"]
+    evaluator = asks_for("vm_command_line", command="xsel --output", shell=True)
+    evaluator["postconfig"] = [run("sh -c 'code .'", True)]
+    apps = ["Chrome", "libreoffice_calc", "libreoffice calc", "os", "pdf"]
+    assert programs_of({"evaluator": evaluator, "related_apps": apps}) == [
+        *("sh", "code", "xsel", "google-chrome", "localc")
+    ]
 
 
 def test_missing_programs_are_named_with_their_packages():
@@ -119,27 +119,44 @@ def test_chrome_is_there_where_chromium_is(monkeypatch, tmp_path):
     assert chrome.mounts("/chrome")[-3:] == ["--symlink", f"{tmp_path}/icudtl.dat", "/chrome/icudtl.dat"]
 
 
-def test_a_program_of_the_desktops_own_is_there():
+def test_a_program_of_the_desktops_own_is_there_and_one_of_a_group_is_in_its_package():
     assert programs.has_program("python") and programs.has_program("sudo")
-
-
-@pytest.mark.parametrize("group", [packages.BASE, packages.TASKS, packages.OSWORLD])
-def test_a_program_of_a_group_is_in_its_package(group):
-    for package, program in group.items():
+    for package, program in [*packages.BASE.items(), *packages.TASKS.items(), *packages.OSWORLD.items()]:
         assert packages.package_of(program) == package
 
 
 def test_files_that_nothing_opens_are_named(monkeypatch):
     monkeypatch.setattr(programs, "_handled_types", lambda: frozenset({"application/pdf"}))
-    steps = [
-        {"type": "open", "parameters": {"path": f"/home/user/a.{ending}"}} for ending in ("pdf", "txt", "docx", "q")
-    ]
-    assert reasons(make_task(config=steps)) == ["no program that opens .docx files is installed"]
+    paths = [f"/home/user/a.{ending}" for ending in ("pdf", "txt", "docx", "q")]
+    task = make_task(config=[{"type": "open", "parameters": {"path": path}} for path in paths])
+    assert reasons(task) == ["no program that opens .docx files is installed"]
 
 
-def test_a_booted_system_is_missed():
-    (reason,) = reasons(make_task(config=[run("timedatectl set-timezone UTC", True)]))
-    assert "timedatectl needs a booted system" in reason
+APT = run("echo p | sudo -S apt-get install -y no-such-package bash", True)
+
+
+@pytest.mark.parametrize(
+    ("task", "lacks", "reason"),
+    [
+        (make_task(config=[run("timedatectl set-timezone UTC", True)]), "", "timedatectl needs a booted system"),
+        (make_task(config=[APT]), "", "its set-up installs the package no-such-package (apt-get install no-such-pack"),
+        (
+            make_task(evaluator=asks_for("accessibility_tree")),
+            "python3-gi",
+            "the accessibility tree (apt-get install -y --no-install-recommends python3-gi)",
+        ),
+        (make_task(evaluator=asks_for("vm_terminal_output")), "gnome-terminal", "GNOME's terminal (apt-get install -y"),
+    ],
+    ids=["system", "package", "tree", "terminal"],
+)
+def test_what_else_a_desktop_may_lack_is_named(task, lacks, reason, monkeypatch):
+    lacking = {lacks}
+    monkeypatch.setattr(validation, "has_program", lambda name: name not in lacking)
+    monkeypatch.setattr(validation, "missing_packages", lambda packages: sorted(lacking & {"python3-gi"}))
+    (found,) = reasons(task)
+    assert reason in found
+    lacking.clear()
+    assert bool(reasons(task)) == (not lacks)
 
 
 # --- The internet -----------------------------------------------------------------------------------------------------
@@ -197,12 +214,6 @@ def test_a_task_that_stays_on_its_desktop_is_not_refused(task, monkeypatch):
     assert reasons(task) == []
 
 
-def test_packages_that_a_set_up_installs_must_be_there(monkeypatch):
-    monkeypatch.setattr(validation, "has_program", lambda name: True)
-    (reason,) = reasons(make_task(config=[run("echo p | sudo -S apt-get install -y no-such-package bash", True)]))
-    assert reason.startswith("its set-up installs the package no-such-package (apt-get install no-such-package on this")
-
-
 # --- Downloads: the host's matter -------------------------------------------------------------------------------------
 
 
@@ -222,27 +233,6 @@ def test_downloads_must_be_kept_or_within_reach(tmp_path, monkeypatch):
     (tmp_path / "t" / "gold.docx").unlink()
     monkeypatch.setattr(validation, "_is_reachable", lambda origin: origin == "https://files.example.com")
     assert reasons(task, **options) == []
-
-
-# --- The rest ---------------------------------------------------------------------------------------------------------
-
-
-def test_what_reads_the_accessibility_tree_needs_packages(monkeypatch):
-    task = make_task(evaluator=asks_for("accessibility_tree"))
-    monkeypatch.setattr(validation, "missing_packages", lambda packages: ["python3-gi"])
-    (reason,) = reasons(task)
-    assert reason.endswith("the accessibility tree (apt-get install -y --no-install-recommends python3-gi)")
-    monkeypatch.setattr(validation, "missing_packages", lambda packages: [])
-    assert reasons(task) == []
-
-
-def test_what_reads_the_terminal_needs_gnomes(monkeypatch):
-    monkeypatch.setattr(validation, "missing_packages", lambda packages: [])
-    monkeypatch.setattr(validation, "has_program", lambda name: name != "gnome-terminal")
-    (reason,) = reasons(make_task(evaluator=asks_for("vm_terminal_output")))
-    assert "GNOME's terminal" in reason and "gnome-terminal" in reason
-    monkeypatch.setattr(validation, "has_program", lambda name: True)
-    assert not reasons(make_task(evaluator=asks_for("vm_terminal_output")))
 
 
 def test_the_shipped_tasks_need_nothing_that_a_desktop_lacks():
