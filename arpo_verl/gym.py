@@ -193,22 +193,21 @@ class ActionSpace(spaces.Space[Action]):
         super().__init__()
         self.screen = screen
 
-    def sample(self, mask: None = None, probability: None = None) -> Action:
+    def sample(self, mask: Any = None, probability: Any = None) -> Action:
         """Draw an action; its kind, then each of its parts."""
         width, height = self.screen
         start, end = (Point(self._below(width), self._below(height)) for _ in range(2))
         keys, text = (tuple(self._one_of(values) for _ in range(1 + self._below(3))) for values in (_KEYS, _TEXTS))
-        return self._one_of(
-            (
-                Click(start, self._one_of(_BUTTONS), 1 + self._below(MAX_CLICKS)),
-                Drag(start, end),
-                Move(start),
-                Hotkey(keys),
-                TypeText("".join(text)),
-                Scroll(self._one_of(_DIRECTIONS), start, 1 + self._below(10)),
-                *(Wait(), Finish(), Fail()),
-            )
-        )
+        actions: list[Action] = [
+            Click(start, self._one_of(_BUTTONS), 1 + self._below(MAX_CLICKS)),
+            Drag(start, end),
+            Move(start),
+            Hotkey(keys),
+            TypeText("".join(text)),
+            Scroll(self._one_of(_DIRECTIONS), start, 1 + self._below(10)),
+            *(Wait(), Finish(), Fail()),
+        ]
+        return self._one_of(actions)
 
     def contains(self, x: Any) -> bool:
         try:
