@@ -34,22 +34,15 @@ def test_the_probability_of_an_informative_group_is_the_beta_binomials():
     assert informative_probability(1, 1, 2) == pytest.approx(3 / 8)
     assert informative_probability(8, 0, 4) == pytest.approx(informative_probability(0, 8, 4))
     assert informative_probability(0, 400, 4) < 0.01
-
-
-def test_the_more_a_task_failed_the_less_it_weighs_and_the_middle_weighs_most():
     chances = [informative_probability(solved, 16 - solved, 8) for solved in range(9)]
-    assert chances == sorted(chances)
-    assert [informative_probability(0, failed, 8) for failed in (0, 4, 8, 16)] == sorted(
-        (informative_probability(0, failed, 8) for failed in (0, 4, 8, 16)), reverse=True
-    )
+    assert chances == sorted(chances), "the middle weighs most"
+    failing = [informative_probability(0, failed, 8) for failed in (0, 4, 8, 16)]
+    assert failing == sorted(failing, reverse=True)
 
 
-def test_every_task_is_drawn_once_before_any_is_drawn_again():
+def test_draws_follow_from_the_seed_and_what_was_recorded_and_each_task_comes_once_at_first():
     sampling = frontier()
     assert sorted(sampling.draw() for _ in TASKS) == TASKS
-
-
-def test_draws_follow_from_the_seed_and_what_was_recorded():
     rates = dict(zip(TASKS, [0.0] * 5 + [0.5] * 5, strict=True))
     assert play(frontier(seed=3), rates, 20) == play(frontier(seed=3), rates, 20)
     assert play(frontier(seed=3), rates, 20) != play(frontier(seed=4), rates, 20)
@@ -81,12 +74,6 @@ def test_a_solved_task_keeps_the_floor():
     assert sampling.shares()[0] == pytest.approx(0.2 / (0.2 + 9 * most))
 
 
-def test_a_floor_of_one_draws_all_equally_often():
-    rates = dict(zip(TASKS, [0.0] * 5 + [0.5] * 5, strict=True))
-    drawn = Counter(task_id for batch in play(frontier(floor=1), rates, 50) for task_id in batch)
-    assert set(drawn.values()) == {20}
-
-
 def test_draws_keep_to_the_shares():
     sampling = frontier()
     for number, task_id in enumerate(TASKS):
@@ -94,6 +81,9 @@ def test_draws_keep_to_the_shares():
     shares = sampling.shares()
     drawn = Counter(sampling.draw() for _ in range(1000))
     assert all(abs(drawn[task_id] - 1000 * share) <= 2 for task_id, share in zip(TASKS, shares, strict=True))
+    rates = dict(zip(TASKS, [0.0] * 5 + [0.5] * 5, strict=True))
+    drawn = Counter(task_id for batch in play(frontier(floor=1), rates, 50) for task_id in batch)
+    assert set(drawn.values()) == {20}, "a floor of one draws all equally often"
 
 
 def test_a_resumed_frontier_draws_as_the_undisturbed_one():

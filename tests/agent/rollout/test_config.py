@@ -2,6 +2,7 @@
 
 import pytest
 
+from arpo_verl.agent.harness.loading import load_program
 from arpo_verl.agent.models.family import SHIPPED
 from arpo_verl.agent.rollout.config import GuiAgentConfig, check_lengths
 from arpo_verl.errors import ConfigError
@@ -35,6 +36,12 @@ from arpo_verl.lib.config import build_config
         ({"record_share": True}, "gui_agent.record_share"),
         ({"trajectory_budget_bytes": 0}, "gui_agent.trajectory_budget_bytes must be a whole number of bytes from 1"),
         ({"max_step": 3}, "did you mean gui_agent.max_steps?"),
+        ({"harness": []}, "gui_agent.harness must be null, package.module:function, or a command"),
+        ({"harness": ["python", 3]}, "gui_agent.harness must be null"),
+        ({"harness_env": {"A": "{secret}"}}, "harness_env.A must be text with no braces but {endpoint}, {token}"),
+        ({"harness_env": {"A": 3}}, "harness_env.A must be text"),
+        ({"harness_memory_mb": 1}, "harness_memory_mb must be a whole number of megabytes from 64"),
+        ({"harness_timeout_s": 0}, "harness_timeout_s must be more than 0"),
     ],
 )
 def test_a_bad_value_is_refused_with_what_to_do(values, reason):
@@ -43,9 +50,26 @@ def test_a_bad_value_is_refused_with_what_to_do(values, reason):
     assert reason in str(caught.value)
 
 
-@pytest.mark.parametrize(("screenshots", "turns"), [(None, 5), (5, 5), (2, 2)])
-def test_a_turn_needs_a_step_and_a_screenshot(screenshots, turns):
-    assert GuiAgentConfig(max_steps=5, max_screenshots=screenshots).max_turns == turns
+@pytest.mark.parametrize(
+    ("harness", "why"),
+    [
+        ("no_such_module:play", "importable package.module:function"),
+        ("arpo_verl.types", "importable package.module:function"),
+        ("arpo_verl.agent.harness.loading:load_program", "async function"),
+        ("arpo_verl.types:Task", "async function"),
+    ],
+)
+def test_a_harness_that_is_no_async_function_is_refused(harness, why):
+    with pytest.raises(ConfigError, match=why):
+        load_program(GuiAgentConfig(harness=harness))
+
+
+def test_a_turn_needs_a_step_and_a_screenshot_and_a_harness_may_show_more_and_begin_a_row_with_each():
+    for screenshots, turns in ((None, 5), (5, 5), (2, 2)):
+        assert GuiAgentConfig(max_steps=5, max_screenshots=screenshots).max_turns == turns
+    config = GuiAgentConfig(max_steps=7, max_screenshots=20, harness="python agent.py")
+    assert (config.max_rows, config.max_turns, config.row_screenshots) == (7, 7, 20)
+    assert GuiAgentConfig(max_steps=7, harness="python agent.py").row_screenshots == 7
 
 
 def test_the_response_must_hold_a_reply_and_a_screenshot():
