@@ -1,6 +1,7 @@
 """Harnesses for tests: our own loop as a program that asks the endpoint, and some that misbehave."""
 
 import base64
+import json
 
 import aiohttp
 
@@ -20,14 +21,19 @@ def as_openai(messages, screenshots):
     return [{**message, "content": write_content(message["content"], urls)} for message in messages]
 
 
-async def ask(client, messages, *, token=None, **more):
-    """One request over the network; returns the status and what was answered."""
-    headers = {"Authorization": f"Bearer {token or client.token}"}
+async def post(client, body, *, token=None, **headers):
+    """One request of these bytes over the network; returns the status and what was answered."""
+    headers = {"Authorization": f"Bearer {token or client.token}", **headers}
     async with (
         aiohttp.ClientSession(headers=headers) as session,
-        session.post(f"{client.url}/chat/completions", json={"model": "policy", "messages": messages, **more}) as got,
+        session.post(f"{client.url}/chat/completions", data=body) as got,
     ):
-        return got.status, await got.json()
+        return got.status, await got.text()
+
+
+async def ask(client, messages, *, token=None, **more):
+    status, answer = await post(client, json.dumps({"model": "policy", "messages": messages, **more}), token=token)
+    return status, json.loads(answer)
 
 
 async def reply_to(client, messages, **more):

@@ -2,12 +2,13 @@
 
 import asyncio
 import gzip
+import itertools
 import json
+from operator import itemgetter
 from types import SimpleNamespace
 
-import aiohttp
 import pytest
-from support.harness_agents import CURRENT, ask, play_by, reply_to, said, user
+from support.harness_agents import CURRENT, ask, play_by, post, reply_to, said, user
 from support.loop_harness import DONE, HIT, MISS, ROW, FakePool, ScriptedEngine, make_loop, recipe
 from support.pictures import png
 from verl.experimental.agent_loop.tool_parser import ToolParser
@@ -37,14 +38,9 @@ def trained_texts(rows, tokenizer):
     """The text of each stretch that is trained, row by row."""
     texts = []
     for row in rows:
-        found, run = [], []
-        for token, bit in zip([*row.response_ids, 0], [*row.response_mask, 0], strict=True):
-            if bit:
-                run.append(token)
-            elif run:
-                found.append(tokenizer.decode(run, skip_special_tokens=True))
-                run = []
-        texts.append(found)
+        runs = itertools.groupby(zip(row.response_ids, row.response_mask, strict=True), key=itemgetter(1))
+        written = ([token for token, _ in run] for bit, run in runs if bit)
+        texts.append([tokenizer.decode(run, skip_special_tokens=True) for run in written])
     return texts
 
 
@@ -112,20 +108,13 @@ def test_calls_of_tools_are_read_by_verls_parser_and_the_row_goes_on(policy, tok
     call = '<tool_call>\n{"name": "click", "arguments": {"x": 1}}\n</tool_call>'
 
     async def program(task, client, desktop):
-        _, answer = await ask(client, [ONE], tools=[TOOL])
-        (choice,) = answer["choices"]
+        (choice,) = (await ask(client, [ONE], tools=[TOOL]))[1]["choices"]
         assert choice["finish_reason"] == "tool_calls"
-        message = choice["message"]
-        (function,) = [one["function"] for one in message["tool_calls"]]
-        assert function["name"] == "click" and json.loads(function["arguments"]) == {"x": 1}
-        # A client writes the arguments anew.
-        message["tool_calls"][0]["function"]["arguments"] = '{"x":1}'
-        answers = message["tool_calls"][0]["id"]
-        await reply_to(
-            client,
-            [ONE, message, {"role": "tool", "tool_call_id": answers, "content": "done"}],
-            tools=[TOOL],
-        )
+        (made,) = (message := choice["message"])["tool_calls"]
+        assert made["function"]["name"] == "click" and json.loads(made["function"]["arguments"]) == {"x": 1}
+        made["function"]["arguments"] = '{"x":1}'  # a client writes the arguments anew
+        answer = {"role": "tool", "tool_call_id": made["id"], "content": "done"}
+        await reply_to(client, [ONE, message, answer], tools=[TOOL])
 
     _, texts, _ = played(policy, tokenizer, program, [f"I click. {call}", "second"])
     assert texts == [[f"I click. {call}", "second"]]
@@ -170,13 +159,8 @@ def test_a_reply_that_verls_parser_chokes_on_is_trained_all_the_same(policy, tok
 
 def test_a_packed_body_is_none(policy, tokenizer):
     async def program(task, client, desktop):
-        headers = {"Authorization": f"Bearer {client.token}", "Content-Encoding": "gzip"}
         body = gzip.compress(json.dumps({"messages": [ONE]}).encode())
-        async with (
-            aiohttp.ClientSession(headers=headers) as session,
-            session.post(f"{client.url}/chat/completions", data=body) as got,
-        ):
-            assert got.status == 400
+        assert (await post(client, body, **{"Content-Encoding": "gzip"}))[0] == 400
         await reply_to(client, [ONE])
 
     played(policy, tokenizer, program, ["Hello."])
@@ -187,18 +171,11 @@ def test_a_stream_is_one_burst(policy, tokenizer, with_usage):
     """Only who asks for it gets a chunk without a choice: others read the first choice of each."""
 
     async def program(task, client, desktop):
-        body = {"model": "m", "messages": [ONE], "stream": True}
-        if with_usage:
-            body["stream_options"] = {"include_usage": True}
-        headers = {"Authorization": f"Bearer {client.token}"}
-        async with (
-            aiohttp.ClientSession(headers=headers) as session,
-            session.post(f"{client.url}/chat/completions", json=body) as got,
-        ):
-            assert got.content_type == "text/event-stream"
-            events = [line.removeprefix("data: ") for line in (await got.text()).split("\n\n") if line]
-        assert events.pop() == "[DONE]"
-        chunks = [json.loads(event) for event in events]
+        body = {"messages": [ONE], "stream": True, "stream_options": {"include_usage": with_usage}}
+        events = (await post(client, json.dumps(body)))[1].split("\n\n")
+        *chunks, done = [event.removeprefix("data: ") for event in events if event]
+        chunks = [json.loads(chunk) for chunk in chunks]
+        assert done == "[DONE]"
         assert [chunk["choices"] == [] for chunk in chunks] == [False, False, *[True] * with_usage]
         assert "".join(c["delta"].get("content", "") for chunk in chunks for c in chunk["choices"]) == "Hello."
         assert chunks[1]["choices"][0]["finish_reason"] == "stop"
@@ -243,22 +220,14 @@ def test_a_request_that_cannot_be_answered_says_why_and_costs_no_turn_of_the_eng
     assert texts == [["Hello."]] and len(engine.calls) == 1
 
 
-def test_an_image_is_decoded_once_however_many_requests_show_it(policy, tokenizer, monkeypatch):
-    decoded = []
-
-    def counted(screenshot):
-        decoded.append(screenshot)
-        return decode_screenshot(screenshot)
-
-    monkeypatch.setattr("arpo_verl.agent.rollout.episode.decode_screenshot", counted)
-
+def test_an_image_is_kept_once_however_many_requests_show_it(policy, tokenizer):
     async def program(task, client, desktop):
         shot = desktop.observation.screenshot
         for number in range(3):
             await reply_to(client, [user(f"{number}", shot, shot)])
+        assert len(client.images) == 1
 
     rows, _, engine = played(policy, tokenizer, program, ["a", "b", "c"])
-    assert len(decoded) == 2  # the desktop's own look, and the program's
     assert [len(call["images"]) for call in engine.calls] == [2, 2, 2]
     assert sum(len(row.screenshots) for row in rows) == 2  # [s s], and of each row behind it the same two
 
@@ -497,10 +466,7 @@ def test_a_client_that_has_gone_gets_a_reply_that_nobody_trains(policy, tokenize
 
 
 def test_a_harness_that_is_none_ends_the_run(policy, tokenizer):
-    from support.loop_harness import play
-
-    for name, why in (("nowhere:none", "importable"), ("arpo_verl.types:Task", "async function")):
-        pool = FakePool()
-        with pytest.raises(ConfigError, match=why):
-            play(policy, ScriptedEngine(tokenizer, []), pool, recipe({"harness": name}))
-        assert len(pool.refused) == 1
+    pool = FakePool()
+    with pytest.raises(ConfigError, match="importable"):
+        played(policy, tokenizer, None, [], pool, {"harness": "nowhere:none"})
+    assert len(pool.refused) == 1
