@@ -11,7 +11,6 @@ from support import needs_words
 
 from arpo_verl.agent.models import official_words, qwen, ui_tars_15
 from arpo_verl.agent.models.family import load_family
-from arpo_verl.agent.models.messages import reply_message, screenshot_message
 from arpo_verl.agent.rollout.chat import ChatTokenizer
 from arpo_verl.agent.rollout.config import GuiAgentConfig
 from arpo_verl.agent.rollout.conversation import TokenConversation, TokenLimits
@@ -22,15 +21,7 @@ from arpo_verl.types import Size, Task
 CALL_USER = (
     "call_user() # Submit the task and call the user when the task is unsolvable, or when you need the user's help.\n"
 )
-CALL = '<tool_call>\n{"name": "computer_use", "arguments": {"action": "wait", "time": 1}}\n</tool_call>'
-WAIT = "Thought: t\nAction: wait()"
-REPLIES = {
-    "ui_tars_15": WAIT,
-    "ui_tars_10": WAIT,
-    "ui_tars_2": f"<think>Hm.</think>\n{WAIT}",
-    "qwen25_vl": f"Action: Wait.\n{CALL}",
-    "qwen3_vl": f"Action: Wait.\n{CALL}",
-}
+KINDS = ("ui_tars_15", "ui_tars_10", "ui_tars_2", "qwen25_vl", "qwen3_vl")
 
 
 def render(messages, name_of=lambda part: "<image>"):
@@ -47,25 +38,6 @@ def in_parts(messages):
     for message in messages:
         content = message["content"]
         yield {**message, "content": [{"type": "text", "text": content}] if isinstance(content, str) else content}
-
-
-@needs_words
-@pytest.mark.parametrize("kind", REPLIES)
-@pytest.mark.parametrize("turns", [1, 3])
-def test_a_conversation_renders_to_what_the_official_agent_sends(kind, turns, tmp_path, monkeypatch):
-    from support.official_agents import sent_messages
-
-    monkeypatch.chdir(tmp_path)  # Qwen3-VL's agent writes its messages to a file
-    instruction = "Rename {it} to 'C:\\new', \"now\"."
-    messages = load_family(kind).opening(instruction, "English", ())
-    for _ in range(turns - 1):
-        messages += [reply_message(REPLIES[kind]), screenshot_message()]
-    ours, theirs = render(messages), render(sent_messages(kind, instruction, [REPLIES[kind]] * turns)[-1])
-    if kind == "ui_tars_15":
-        assert ours.count(CALL_USER) == 1 and CALL_USER not in theirs
-        ours = ours.replace(CALL_USER, "")
-    assert ours == theirs
-    assert instruction in theirs
 
 
 def click(kind, number):
@@ -106,7 +78,7 @@ def told_to_the_engine(policy, kind, instruction, replies, **context):
 
 
 @needs_words
-@pytest.mark.parametrize("kind", REPLIES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("context", "shown"),
     [
@@ -123,7 +95,7 @@ def test_what_the_engine_is_given_is_what_the_official_agent_sends(policy, kind,
     from support.official_agents import number_of, sent_messages
 
     monkeypatch.chdir(tmp_path)
-    instruction = "Press them all."
+    instruction = "Rename {it} to 'C:\\new', \"now\"."
     replies = [click(kind, number) for number in range(len(shown))]
     told, counts = told_to_the_engine(policy, kind, instruction, replies, **context)
     assert counts == shown
@@ -134,7 +106,7 @@ def test_what_the_engine_is_given_is_what_the_official_agent_sends(policy, kind,
         if kind == "ui_tars_15":
             # Theirs puts special tokens around older coordinates; a policy's reply is its own tokens.
             theirs, ours = (
-                re.sub(r"<\|box_(start|end)\|>", "", text) for text in (theirs, ours.replace(CALL_USER, ""))
+                re.sub(r"<\|box_(start|end)\|>", "", text) for text in (theirs, ours.replace(CALL_USER, "", 1))
             )
         elif load_family(kind).lists_earlier:
             theirs = theirs.replace("Performing click action", "Performing left_click action")
@@ -229,7 +201,7 @@ def package(tmp_path, monkeypatch):
         cached.cache_clear()
 
 
-@pytest.mark.parametrize("kind", REPLIES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_without_the_package_the_error_says_what_to_install(kind, package):
     with pytest.raises(MissingDependencyError, match=r"_.*py is not installed; run arpo-verl .*, or pip inst"):
         load_family(kind).opening("x", "English", ())
