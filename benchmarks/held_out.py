@@ -58,6 +58,9 @@ TEMPERATURE = 0.6
 """At which warm start and checkpoints are evaluated: the paper's."""
 DESIGN = ("docs/held-out.md", "benchmarks/held_out.py")
 NAMES = {BASE: "warm_start"}
+COMPARED = (("arpo", BASE), ("grpo", BASE), ("arpo", "grpo"))
+"""Methods, and what each is compared with."""
+Summarize = Callable[["HeldOutStudy", Sequence[Mapping[str, Any]], int, str], dict[str, Any]]
 LEAN = (
     "trainer.logger=[file]",
     "trainer.v1.sampler.sampler_kwargs.log_val_episodes=0",
@@ -90,13 +93,17 @@ def main() -> None:
     path = arguments.json or work / "held_out.json"
     runs = planned(1 if arguments.smoke else SEEDS)
     done = 0
-    while done != arguments.runs and run_next(study, work, runs, path):
+    while done != arguments.runs and run_next(study, work, runs, path, summarize, DESIGN):
         done += 1
     if path.is_file():
         with FileLock(f"{path}.lock"):
-            figures = summarize(study, read_rows(study, path), len(runs), _design_commit(path))
+            figures = summarize(study, read_rows(study, path), len(runs), _design_commit(path, DESIGN))
             write(figures, path)
         print(table(figures))
+        if arguments.by_difficulty:
+            for name, values in by_difficulty([Result.read(row) for row in figures["runs"]]).items():
+                cells = [_cell(value, 1, "+") for key, value in values.items() if key != "tasks"]
+                print(f"| {name} | {values['tasks']:.0f} | {' | '.join(cells)} |")
         if arguments.plot:
             plot(figures, arguments.plot)
 
@@ -104,6 +111,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = trainer_arguments(__doc__, "four tasks, one seed, few steps")
     parser.add_argument("--plot", type=Path, help="draw the curves there, as PNG or SVG")
+    parser.add_argument("--by-difficulty", action="store_true", help="also by how often the warm start solves a task")
     parser.add_argument("--runs", type=int, metavar="N", help="end after so many more runs; by default all")
     arguments = parser.parse()
     if arguments.work is None:
@@ -141,8 +149,19 @@ def held_out_tasks(split: str, families: Sequence[str], count: int) -> Iterator[
     return itertools.islice((task for task in tasks if not families or task.family in families), count)
 
 
-def run_next(study: HeldOutStudy, work: Path, runs: Sequence[tuple[str, int]], path: Path) -> bool:
+def run_next(
+    study: HeldOutStudy,
+    work: Path,
+    runs: Sequence[tuple[str, int]],
+    path: Path,
+    summarize: Summarize,
+    design: Sequence[str],
+) -> bool:
     """Train and evaluate the first run that is neither in the figures nor under way, and add it to them.
+
+    Args:
+        summarize: makes the figures of the study, its rows, the number of planned runs and the design's commit.
+        design: the files that must be committed before the first run.
 
     Returns:
         Whether there was one.
@@ -161,7 +180,7 @@ def run_next(study: HeldOutStudy, work: Path, runs: Sequence[tuple[str, int]], p
             if (method, seed) in {(row["curve"]["method"], row["curve"]["seed"]) for row in read_rows(study, path)}:
                 continue
             commit = _git("rev-parse", "HEAD")
-            design = _design_commit(path)
+            design_commit = _design_commit(path, design)
             curve = Curve(BASE, seed, (), 0, 0.0)
             if method != BASE:
                 curve = train(study, work, method, seed, f"{number}/{len(runs)} {method}, seed {seed}")
@@ -171,7 +190,7 @@ def run_next(study: HeldOutStudy, work: Path, runs: Sequence[tuple[str, int]], p
             with FileLock(f"{path}.lock"):
                 rows = [*read_rows(study, path), row]
                 rows.sort(key=lambda one: runs.index((one["curve"]["method"], one["curve"]["seed"])))
-                write(summarize(study, rows, len(runs), design), path)
+                write(summarize(study, rows, len(runs), design_commit), path)
             return True
     return False
 
@@ -187,7 +206,7 @@ def read_rows(study: HeldOutStudy, path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _design_commit(path: Path) -> str:
+def _design_commit(path: Path, design: Sequence[str]) -> str:
     """The commit of the design that these figures follow: the last one that changed it before the first run.
 
     Raises:
@@ -195,9 +214,9 @@ def _design_commit(path: Path) -> str:
     """
     if path.is_file():
         return str(json.loads(path.read_text())["design_commit"])
-    if _git("status", "--porcelain", "--", *DESIGN):
-        raise SystemExit(f"commit {' and '.join(DESIGN)} before the first run: they are the design that it follows")
-    return _git("log", "-1", "--format=%H", "--", *DESIGN)
+    if design and _git("status", "--porcelain", "--", *design):
+        raise SystemExit(f"commit {' and '.join(design)} before the first run: they are the design that it follows")
+    return _git("log", "-1", "--format=%H", "--", *design)
 
 
 def _git(*arguments: str) -> str:
@@ -219,15 +238,15 @@ def summarize(study: HeldOutStudy, rows: Sequence[Mapping[str, Any]], planned: i
         "settings": learning.settings(study),
         "summary": {
             "held_out": {
-                **outcome(results, lambda split, family: split in SPLITS),
-                "by_split": {one: outcome(results, lambda split, family, one=one: split == one) for one in SPLITS},
+                **outcome(results, lambda task: split_of(task) in SPLITS),
+                "by_split": {one: outcome(results, lambda task, one=one: split_of(task) == one) for one in SPLITS},
                 "by_family": {
-                    one: outcome(results, lambda split, family, one=one: split in SPLITS and family == one)
+                    one: outcome(results, lambda task, one=one: split_of(task) in SPLITS and task.endswith(f"-{one}"))
                     for one in FAMILIES
                 },
             },
-            "training": outcome(results, lambda split, family: split == "training"),
-            "held_out_families": outcome(results, lambda split, family: split == UNSEEN),
+            "training": outcome(results, lambda task: split_of(task) == "training"),
+            "held_out_families": outcome(results, lambda task: split_of(task) == UNSEEN),
         },
         "methods": {
             method: learning.method_row(study, runs, {run.seed: run.final_success(budget) for run in runs})
@@ -238,20 +257,23 @@ def summarize(study: HeldOutStudy, rows: Sequence[Mapping[str, Any]], planned: i
     }
 
 
-def outcome(results: Sequence[Result], keep: Callable[[str, str], bool]) -> dict[str, Any]:
+def outcome(
+    results: Sequence[Result], keep: Callable[[str], bool], compared: Sequence[tuple[str, str]] = COMPARED
+) -> dict[str, Any]:
     """Success of the warm start and of each method's last checkpoints on some tasks, and the differences by seed.
 
     Args:
-        keep: whether the tasks of a split and a family count.
+        keep: whether a task counts, by its id.
+        compared: methods, and what each is compared with.
     """
     shares: dict[str, dict[int, dict[str, float]]] = {}
     for result in results:
         by_task = result.evaluated[str(TEMPERATURE)].items()
-        if kept := {task_id: share for task_id, share in by_task if keep(*_split_and_family(task_id))}:
+        if kept := {task_id: share for task_id, share in by_task if keep(task_id)}:
             shares.setdefault(result.curve.method, {})[result.curve.seed] = kept
     success = {one: {seed: statistics.fmean(kept.values()) for seed, kept in of.items()} for one, of in shares.items()}
     found: dict[str, Any] = {NAMES.get(one, one): learning.interval(list(of.values())) for one, of in success.items()}
-    for one, other in (("arpo", BASE), ("grpo", BASE), ("arpo", "grpo")):
+    for one, other in compared:
         if {one, other} <= success.keys():
             name = f"{one}_minus_{NAMES.get(other, other)}_points"
             found[name] = learning.difference(success[one], success[other])
@@ -279,9 +301,38 @@ def resampled(
     return {"resampled_low": float(low), "resampled_high": float(high)}
 
 
-def _split_and_family(task_id: str) -> tuple[str, str]:
-    split, _, family = task_id.split("-")
-    return split, family
+def split_of(task_id: str) -> str:
+    """The split of a generated task, by its id."""
+    return task_id.split("-")[0]
+
+
+def by_difficulty(results: Sequence[Result]) -> dict[str, dict[str, Any]]:
+    """Outcomes by how often the warm start solves a task; not of the design.
+
+    A task's difficulty for a seed is judged by the warm start's plays of the other seeds: those of the seed itself
+    would make the tasks that it failed by chance seem to gain.
+    """
+    plays = {result.curve.seed: result.evaluated[str(TEMPERATURE)] for result in results if result.curve.method == BASE}
+    tasks = [task for task in next(iter(plays.values())) if split_of(task) in SPLITS]
+    most = len(plays) - 1
+    classes = {"always": [most], "sometimes": range(1, most), "never": [0]}
+    found = {}
+    for name, counts in {**classes, "not always": range(most)}.items():
+        of_seed = {
+            seed: {t for t in tasks if sum(plays[o][t] > 0.5 for o in plays if o != seed) in counts} for seed in plays
+        }
+        found[name] = {"tasks": statistics.fmean(map(len, of_seed.values()))}
+        for one, other in COMPARED:
+            success = {
+                method: {
+                    result.curve.seed: statistics.fmean(result.evaluated[str(TEMPERATURE)][t] for t in kept)
+                    for result in results
+                    if result.curve.method == method and (kept := of_seed[result.curve.seed])
+                }
+                for method in (one, other)
+            }
+            found[name][f"{one} - {NAMES.get(other, other)}"] = learning.difference(success[one], success[other])
+    return found
 
 
 def table(figures: Mapping[str, Any]) -> str:

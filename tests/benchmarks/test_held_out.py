@@ -8,6 +8,7 @@ import learning_runs as runs
 import pytest
 from filelock import FileLock
 
+DESIGN = (held_out.summarize, held_out.DESIGN)
 SPLITS = ("training", *held_out.SPLITS, held_out.UNSEEN)
 
 
@@ -44,14 +45,14 @@ def trains(monkeypatch):
     monkeypatch.setattr(
         held_out, "train", lambda study, work, method, seed, title: runs.Curve(method, seed, (point, point), 3, 60.0)
     )
-    monkeypatch.setattr(held_out, "_design_commit", lambda path: "abc")
+    monkeypatch.setattr(held_out, "_design_commit", lambda path, design: "abc")
 
 
 def test_each_seed_has_the_warm_start_and_both_methods_and_the_figures_say_when_all_are_there(study, trains, tmp_path):
     planned, path = held_out.planned(2), tmp_path / "figures.json"
     assert planned == [(method, seed) for seed in (1, 2) for method in ("base", "grpo", "arpo")]
     complete = []
-    while held_out.run_next(study, tmp_path, planned, path):
+    while held_out.run_next(study, tmp_path, planned, path, *DESIGN):
         figures = json.loads(path.read_text())
         complete.append(figures["complete"])
     assert complete == [False] * 5 + [True]
@@ -75,7 +76,7 @@ def test_each_seed_has_the_warm_start_and_both_methods_and_the_figures_say_when_
 def test_a_run_that_another_process_is_at_is_left_to_it(study, trains, tmp_path):
     planned, path = held_out.planned(1), tmp_path / "figures.json"
     with FileLock(tmp_path / "base-1.running"):
-        assert held_out.run_next(study, tmp_path, planned, path)
+        assert held_out.run_next(study, tmp_path, planned, path, *DESIGN)
     (row,) = json.loads(path.read_text())["runs"]
     assert row["curve"]["method"] == "grpo"
 
@@ -84,7 +85,7 @@ def test_figures_of_another_study_are_refused(study, trains, tmp_path):
     path = tmp_path / "figures.json"
     path.write_text(json.dumps({"settings": learning.settings(study) | {"environment_steps": 1}, "runs": []}))
     with pytest.raises(SystemExit, match="is of a study with the settings"):
-        held_out.run_next(study, tmp_path, held_out.planned(1), path)
+        held_out.run_next(study, tmp_path, held_out.planned(1), path, *DESIGN)
 
 
 def test_held_out_tasks_are_of_the_families_in_equal_parts_and_none_is_a_training_task():
