@@ -1,8 +1,8 @@
 """The commands of a shell script with the values of its variables, read as text and never run.
 
-We follow a variable only if nothing but plain assignments in the script's main line can set it. Whatever else may set
-it (a branch, a loop, a function, arithmetic, `read`) makes its value unreadable, with the line that does so. Python's
-`shlex` does not fit: it loses which `$` was quoted, and reads a `#` within a word as a comment.
+A variable has a value only if the script assigns it once, by a plain `NAME=VALUE` in its main line. Whatever else may
+set it (a second assignment, a branch, a loop, a function, arithmetic, `read`) makes it unreadable, with the line that
+does so. Python's `shlex` does not fit: it loses which `$` was quoted, and reads a `#` within a word as a comment.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ DECLARING = {"export", "readonly"}
 SAYING = {"echo", "log", "pkill", "pgrep", "grep", "ps", "printf", "wandb"}
 """Commands that may name a variable or the trainer without setting or starting it."""
 
-_SPACE = re.compile(r"(?:[ \t]|\\\n|#[^\n]*)+")
-_OPERATOR = re.compile(r"\n|;;&?|;&|&&|\|\||\|&|[;|&()]")
-_REDIRECTION = re.compile(r"\d*(?:<<<|<<-?|<>|<&|>&|>\||>>|[<>](?!\())|&>>?")
+_TOKEN = re.compile(
+    r"""(?P<space>(?:[ \t]|\\\n|\#[^\n]*)+)
+      | (?P<redirection>\d*(?:<<<|<<-?|<>|<&|>&|>\||>>|[<>](?!\())|&>>?)
+      | (?P<operator>(?!\(\()(?:\n|;;&?|;&|&&|\|\||\|&|[;|&()]))""",
+    re.X,
+)
 _PLACEHOLDER = re.compile(r"<[A-Za-z][^<>\n;|&()$`'\"\\]{0,80}>(?=[\s/]|$)")
 """A word such as `<your path>`. A shell would read from such a file, and write into the next option."""
 _PARAMETER = re.compile(r"\$(?:[A-Za-z_]\w*|[\d@*#?!$-])")
@@ -40,10 +43,9 @@ _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _NAMED = re.compile(r"([A-Za-z_]\w*)(?:\+?=|\[|$)")
 _COMPUTED = re.compile(r"(?:\+\+|--)\s*([A-Za-z_]\w*)|\b([A-Za-z_]\w*)\s*(?:\+\+|--|(?:[-+*/%&|^]|<<|>>)?=(?!=))")
 _DEFAULTED = re.compile(r"\$\{([A-Za-z_]\w*):?=")
-_VALUE = re.compile(r"\$(?:(\w+)|\{(\w+)(?:(:?[-=?])(.*))?\})", re.S)
-_DEFAULT = re.compile(r"[^'\"\\]*|'[^'\\]*'|\"[^\"\\]*\"")
-_NOT_BARE = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|\$\{[^}]*\}", re.S)
-_SPECIAL = {False: re.compile(r"[\\$`'\"(]"), True: re.compile(r"[\\$`]")}
+_VALUE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::-([\w./:,+@%-]*))?\})")
+# What a shell changes in a word outside of double quotes and within them. It makes several words of `{a,b}`.
+_SPECIAL = {False: re.compile(r"[\\$`'\"({]|(?:^|(?<=[:=]))~"), True: re.compile(r"[\\$`]")}
 
 
 @dataclass(frozen=True)
@@ -103,10 +105,10 @@ def read_commands(text: str, environment: dict[str, str]) -> Iterator[Statement]
         environment: variables that are set when the script starts.
 
     Raises:
-        ConfigError: it is no shell script that we can read; the message names the line.
+        ConfigError: a quote or bracket has no end, or the words are too long; the message names the line.
     """
     statements = list(_split(text.replace("\r\n", "\n")))
-    variables = _Variables(statements, environment)
+    variables = _Variables(statements, environment, has_own_spaces="IFS" in text)
     for statement in statements:
         if statement.is_certain and statement.words[:1] == ["exit"]:
             return
@@ -126,8 +128,8 @@ def shorten(value: object) -> str:
 
 def _split(text: str) -> Iterator[Statement]:
     """Yield the plain commands of a script, each with the operators around it."""
-    open_blocks: list[tuple[str, int]] = []
-    """What closes each block that is open here, and the line that opened it."""
+    blocks: list[str] = []
+    """What closes each block that is open here."""
     current = Statement(1, False, "")
     for kind, word, line in _tokens(text):
         if kind == "operator":
@@ -135,60 +137,47 @@ def _split(text: str) -> Iterator[Statement]:
                 current.after = word
                 yield current
             if word == "(":
-                open_blocks.append((")", line))
-            elif word == ")" and (not open_blocks or open_blocks[-1][0] != "esac"):  # else it ends a pattern of `case`
-                _close(open_blocks, word, line)
-            current = Statement(line, bool(open_blocks), word)
+                blocks.append(")")
+            elif blocks[-1:] == [word]:  # else it ends a pattern of `case`
+                blocks.pop()
+            current = Statement(line, bool(blocks), word)
         elif kind == "document":
             current.document += word
         elif current.words and current.words != ["function", current.words[-1]]:
             current.words.append(word)
             current.lines.append(line)
         else:  # where a command begins
-            if word in _CLOSING.values():
-                _close(open_blocks, word, line)
-            elif word in _CLOSING:
-                open_blocks.append((_CLOSING[word], line))
+            if word in _CLOSING:
+                blocks.append(_CLOSING[word])
+            elif blocks[-1:] == [word]:
+                blocks.pop()
             is_keyword = word in _CLOSING.values() or word in _BEFORE_COMMAND
             current.words, current.lines = ([], []) if is_keyword else ([word], [line])
-            current.line, current.is_nested = line, bool(open_blocks)
-    if open_blocks:
-        closing, line = open_blocks[-1]
-        raise ConfigError(f"line {line} of the script cannot be read: no `{closing}` ends what it begins")
+            current.line, current.is_nested = line, bool(blocks)
     if current.words or current.document:
         yield current
-
-
-def _close(open_blocks: list[tuple[str, int]], word: str, line: int) -> None:
-    if not open_blocks or open_blocks[-1][0] != word:
-        raise ConfigError(f"line {line} of the script cannot be read: `{word}` is unexpected")
-    open_blocks.pop()
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
     """Yield the kind, the source and the line of each word, operator and here-document; redirections are left out."""
     place, line = 0, 1
-    wanted: list[str] = []  # the words that end the here-documents of this line
+    endings: list[str] = []  # the words that end the here-documents of this line
     redirection = ""
     while place < len(text):
-        if (found := _SPACE.match(text, place)) is not None:
-            end, kind = found.end(), ""
-        elif (found := _REDIRECTION.match(text, place)) is not None:
-            end, kind, redirection = found.end(), "", found[0].lstrip("0123456789")
-        elif not text.startswith("((", place) and (found := _OPERATOR.match(text, place)) is not None:
-            end, kind, redirection = found.end(), "operator", ""
-        else:
-            end, kind = _end_of_word(text, place), "word"
+        found = _TOKEN.match(text, place)
+        end, kind = (found.end(), found.lastgroup) if found else (_end_of_word(text, place), "word")
         source = text[place:end]
         if kind == "word" and redirection:
-            wanted += [re.sub(r"[\\'\"]", "", source)] if redirection in ("<<", "<<-") else []
+            endings += [re.sub(r"[\\'\"]", "", source)] if redirection in ("<<", "<<-") else []
             kind = redirection = ""
-        for ending in wanted if source == "\n" else ():
-            found = re.compile(rf"^\t*{re.escape(ending)}$", re.M).search(text, end)
-            begin, end = end, found.end() if found else len(text)
+        elif kind != "space":
+            redirection = source.lstrip("0123456789") if kind == "redirection" else ""
+        for ending in endings if source == "\n" else ():
+            closed = re.compile(rf"^\t*{re.escape(ending)}$", re.M).search(text, end)
+            begin, end = end, closed.end() if closed else len(text)
             yield "document", text[begin:end], line
-        wanted = [] if source == "\n" else wanted
-        if kind:
+        endings = [] if source == "\n" else endings
+        if kind in ("word", "operator"):
             yield kind, source, line
         line += text.count("\n", place, end)
         place = end
@@ -247,50 +236,42 @@ def _where(text: str, place: int) -> str:
 class _Variables:
     """The values of a script's variables, as far as its text shows them."""
 
-    def __init__(self, statements: list[Statement], environment: dict[str, str]):
+    def __init__(self, statements: list[Statement], environment: dict[str, str], has_own_spaces: bool):
         self._values = {name: Field(text) for name, text in environment.items()}
+        self._has_own_spaces = has_own_spaces
         self._left = MAX_TEXT
         self._line = 0
         """The line of the word that is expanded."""
-        declared = (word for statement in statements for word in (statement.assignments or statement.words[1:]))
-        self._splits_by_own = any(word.startswith("IFS=") for word in declared)
-        self._assigned: dict[str, list[int]] = {}
-        """Each variable -> the lines that certainly assign it."""
+        self._pending: set[str] = set()
+        """The variables that a later statement sets."""
         self._decided: dict[str, int] = {}
-        """Each variable that may be set in a way we do not follow -> the first such line."""
+        """Each variable that more than one plain assignment sets -> the line that does so."""
         for statement in statements:
-            plain, unclear = _set_by(statement)
-            for name in plain:
-                self._assigned.setdefault(name, []).append(statement.line)
-            for name in unclear:
-                self._decided.setdefault(name, statement.line)
+            for name, is_plain in _targets(statement):
+                if not is_plain or name in self._pending:
+                    self._decided.setdefault(name, statement.line)
+                self._pending.add(name)
 
     def follow(self, statement: Statement) -> tuple[Field, ...]:
         """Return a statement's words after expansion; of an assignment only what is unreadable."""
         if not (statement.is_certain and statement.assignments):
             return tuple(
-                found
+                Field(part, because)
                 for word, self._line in zip(statement.words, statement.lines, strict=True)
-                for found in self._fields(word, statement)
+                for text, because in [self._expand(word, statement, quoted=False, splits=True)]
+                for part in text.split("\0")
+                if part
             )
-        because = None
         values: dict[str, str] = {}
+        because = None
         for word, self._line in zip(statement.assignments, statement.lines[-len(statement.assignments) :], strict=True):
             name, _, source = word.partition("=")
             values[name], why = self._expand(source, statement, quoted=False, splits=False)
-            is_changed = _makes_words(source) or re.search(r"(?:^|:)~", source)
-            because = because or why or (self._unknown(source) if is_changed else None)
-            if statement.words[0] not in DECLARING:  # `export` expands all beforehand
-                self._values[name] = Field(values[name], why)
+            because = because or why
         # If a shell cannot expand one value, it makes no assignment of the statement.
         self._values |= {name: Field(text, because) for name, text in values.items()}
+        self._pending -= values.keys()
         return () if because is None else tuple(Field(word, because) for word in statement.assignments)
-
-    def _fields(self, word: str, statement: Statement) -> list[Field]:
-        """Return the words that a command gets for `word`: none, one or more."""
-        text, because = self._expand(word, statement, quoted=False, splits=True)
-        because = self._unknown(word) if _makes_words(word) else because
-        return [Field(part, because) for part in text.split("\0") if part]
 
     def _expand(self, source: str, statement: Statement, quoted: bool, splits: bool) -> tuple[str, str | None]:
         """Return the text of a word, and why it is unreadable, or None.
@@ -308,12 +289,14 @@ class _Variables:
             piece, why = source[found.start() : place], None
             if piece[0] == "'":
                 piece = piece[1:-1]
-            elif piece.startswith(('"', '$"')):
-                piece, why = self._expand(piece[piece.index('"') + 1 : -1], statement, quoted=True, splits=False)
+            elif piece[0] == '"':
+                piece, why = self._expand(piece[1:-1], statement, quoted=True, splits=False)
             elif piece[0] == "\\":
                 piece = piece[1:].strip("\n") if not quoted or piece[1:] in tuple('\n"\\$`') else piece
+            elif piece in ("{", "~"):
+                why = self._unknown(source)
             elif piece != "$":
-                value = self._value(piece, statement, quoted, splits)
+                value = self._value(piece, statement, splits)
                 piece, why = value.text, value.because
                 piece = re.sub(r"[ \t\n]+", "\0", piece) if splits and why is None else piece
             made.append(piece)
@@ -324,26 +307,20 @@ class _Variables:
             raise ConfigError(f"line {statement.line} of the script cannot be read: its words are too long")
         return "".join(made), because
 
-    def _value(self, source: str, statement: Statement, quoted: bool, splits: bool) -> Field:
-        """Return the value of `$NAME`, `${NAME}`, `${NAME:-default}` or the like."""
+    def _value(self, source: str, statement: Statement, splits: bool) -> Field:
+        """Return the value of `$NAME`, `${NAME}` or `${NAME:-default}`; unreadable for all else."""
         unknown = Field(source, self._unknown(source))
         found = _VALUE.fullmatch(source)
         if found is None:
             return unknown
-        name, operator, default = found[1] or found[2], found[3] or "", found[4] or ""
-        lines = self._assigned.get(name, [])
-        decided = self._decided.get(name)
-        if decided is None and statement.is_nested and (len(lines) > 1 or lines[:1] >= [statement.line]):
-            decided = lines[-1]  # a function may run before or after that line
-        if decided is not None:
-            return Field(source, f"line {decided} of the script decides {name}")
+        name, default = found[1] or found[2], found[3]
+        if name in self._decided:
+            return Field(source, f"line {self._decided[name]} of the script decides {name}")
         value = self._values.get(name)
-        if operator[-1:] in ("-", "=") and (value is None or (operator[0] == ":" and value == Field(""))):
-            spaced = splits and re.search(r"['\"].*\s", default, re.S)
-            is_plain = _DEFAULT.fullmatch(default) is not None and not (quoted and "'" in default) and not spaced
-            value = Field(*self._expand(default, statement, quoted=False, splits=False)) if is_plain else unknown
-            self._values |= {name: value} if operator[-1] == "=" else {}
-        if value is None or (splits and self._splits_by_own):
+        if default is not None and value in (None, Field("")):
+            value = Field(default)
+        # A function may run before or after a later assignment, and IFS changes where values are split.
+        if value is None or (statement.is_nested and name in self._pending) or (splits and self._has_own_spaces):
             return unknown
         return value if value.because is None else Field(source, value.because)
 
@@ -351,24 +328,14 @@ class _Variables:
         return f"line {self._line}: only running the script shows `{shorten(source)}`"
 
 
-def _makes_words(word: str) -> bool:
-    """Return whether a shell may make several words of it, as of `{a,b}` or `{1..3}`."""
-    bare = _NOT_BARE.sub("", word)
-    return "{" in bare and "}" in bare and ("," in bare or ".." in bare)
-
-
-def _set_by(statement: Statement) -> tuple[list[str], list[str]]:
-    """Return the variables that a statement certainly assigns, and those that it may set in a way we do not follow."""
-    defaulted = [name for word in statement.words for name in _DEFAULTED.findall(word)]
-    if statement.is_certain and statement.assignments:
-        found = [_ASSIGNED.match(word) for word in statement.assignments]
-        names = [(one[1], bool(one[2])) for one in found if one is not None]
-        return [*defaulted, *(n for n, adds in names if not adds)], [n for n, adds in names if adds]
-    unclear = [] if statement.is_certain else defaulted
+def _targets(statement: Statement) -> Iterator[tuple[str, bool]]:
+    """Yield each variable that a statement may set, and whether by a plain assignment."""
+    is_plain = statement.is_certain and bool(statement.assignments)
     pattern = _ASSIGNED if DECLARING.intersection(statement.words[:1]) else _NAMED
     for word in statement.words:
-        if "((" in word or statement.words[0] == "let":
-            unclear += [name for pair in _COMPUTED.findall(word) for name in pair if name]
-        elif not statement.is_saying and (one := pattern.match(re.sub(r"[\\'\"]", "", word))) is not None:
-            unclear.append(one[1])
-    return defaulted if statement.is_certain else [], unclear
+        _, is_computed, computed = word.partition("((") if statement.words[0] != "let" else ("", True, word)
+        names = [*_DEFAULTED.findall(word), *(name for pair in _COMPUTED.findall(computed) for name in pair if name)]
+        yield from ((name, False) for name in names)
+        found = _ASSIGNED.match(word) if is_plain else pattern.match(re.sub(r"[\\'\"]", "", word))
+        if found is not None and (is_plain or not (is_computed or statement.is_saying)):
+            yield found[1], is_plain and not found[2]

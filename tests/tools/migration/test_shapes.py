@@ -27,7 +27,7 @@ EXPECTED = {
     "ray job in a container": [{PATH: "org/policy"}],
     "placeholders": [{PATH: MISSING, GPUS: MISSING, "data.train_files": MISSING, "trainer.project_name": MISSING}],
     "defaults and a date": [
-        {PATH: "org/policy", GPUS: 8, SEED: MISSING, "data.train_batch_size": MISSING, "trainer.total_epochs": MISSING}
+        {PATH: MISSING, GPUS: 8, SEED: MISSING, "data.train_batch_size": MISSING, "trainer.total_epochs": MISSING}
     ],
     "a guard and a resumed run": [{PATH: MISSING}],
     "arrays of options": [{PATH: "org/policy", NODES: 2, SEED: 1}],
