@@ -1,4 +1,4 @@
-"""This composes a recipe as the trainer does, or reports all reasons at once why it does not compose."""
+"""Compose a recipe as the trainer does, or report all reasons at once why it does not compose."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 1 << 20
 """Most bytes of a recipe's file; the longest of ours has 6 KB."""
-_MOST_DEPTH = 50
 
 
 def compose_recipe(recipe: Path, overrides: Sequence[str]) -> DictConfig:
@@ -35,12 +34,14 @@ def compose_recipe(recipe: Path, overrides: Sequence[str]) -> DictConfig:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
+    from arpo_verl.tools.migration.source_files import check_nesting
+
     if not recipe.is_file():
         others = [path.stem for path in recipe.parent.glob("*.yaml")] if recipe.parent.is_dir() else []
         hint = did_you_mean(recipe.stem, others, str(recipe.parent / "_")[:-1])
         raise ConfigError(f"there is no recipe {recipe}{hint.replace('?', '.yaml?')}")
     try:
-        _check_file(recipe)
+        check_nesting(read_text(recipe, _MOST_BYTES), str(recipe))
         config = _compose(recipe, overrides)
     except YAMLError as error:
         raise ConfigError(f"{recipe} is not YAML: {' '.join(str(error).split())}") from error
@@ -63,21 +64,6 @@ def compose_named(name: str, overrides: Sequence[str] = ()) -> DictConfig:
         ConfigError: as `compose_recipe`, or there is no such recipe.
     """
     return compose_recipe(find_recipe(name), overrides)
-
-
-def _check_file(recipe: Path) -> None:
-    """Refuse a file that would keep Hydra busy for ever: OmegaConf copies an alias's content at each alias."""
-    import yaml
-
-    depth = 0
-    for event in yaml.parse(read_text(recipe, _MOST_BYTES), Loader=yaml.SafeLoader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _MOST_DEPTH:
-            raise ConfigError(f"{recipe} has more than {_MOST_DEPTH} nested levels; write its options with fewer")
-        if isinstance(event, yaml.AliasEvent):
-            raise ConfigError(
-                f"{recipe} has a YAML alias (*NAME), which we do not read; refer to an option with ${{NAME}}"
-            )
 
 
 def _compose(recipe: Path, overrides: Sequence[str]) -> DictConfig:

@@ -1,4 +1,4 @@
-"""This table behind `arpo-verl convert` has every option of the ARPO reference and of EasyR1, and its conversion.
+"""The table behind `arpo-verl convert`: every option of the ARPO reference and of EasyR1, and its conversion.
 
 `docs/reference/migration.md` shows it. A row is `taken` if it becomes one of the recipe's options; `ruled` if several
 of theirs make several of a recipe's (`rules.py`); `dropped` if nothing depends on it here; `lost` if the run will

@@ -1,4 +1,4 @@
-"""This module makes a recipe from a run of theirs, and names the original option beside every line."""
+"""Make a recipe from a run of theirs, and name the original option beside every line."""
 
 from __future__ import annotations
 

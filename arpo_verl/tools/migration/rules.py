@@ -1,4 +1,4 @@
-"""These rules convert options that several of theirs make together, and what their trainers do without an option."""
+"""Convert options that several of theirs make together, and what their trainers do without an option."""
 
 from __future__ import annotations
 

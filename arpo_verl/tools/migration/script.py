@@ -20,16 +20,6 @@ STOCK_TRAINER = "verl.trainer.main_ppo"
 # Forks that parse their command line otherwise write `--KEY=VALUE`, or Hydra's `+KEY=VALUE`.
 _OVERRIDE = re.compile(r"(?:--|\+{1,2})?([A-Za-z_]\w*(?:\.\w+)*)=(.*)", re.S)
 _TRAINING = re.compile(r"verl[./]trainer[./]main(?:\.py)?(?![\w./-])")
-_SBATCH = re.compile(r"^#SBATCH\s+(--?[\w-]+)[=\s]\s*(\S+)", re.M)
-# SLURM sets these variables by a job's options.
-_SLURM = {
-    "--nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
-    "-N": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
-    "--gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
-    "--gres": ("SLURM_GPUS_ON_NODE",),
-    "--job-name": ("SLURM_JOB_NAME",),
-    "-J": ("SLURM_JOB_NAME",),
-}
 
 
 @dataclass(frozen=True)
@@ -63,7 +53,7 @@ def read_script(text: str) -> list[Command]:
     """
     if "\0" in text or len(text.encode("utf-8", "replace")) > MAX_BYTES:
         raise ConfigError(f"a training script must have at most {MAX_BYTES} bytes, none of them null; got others")
-    started = list(read_commands(text, _slurm_variables(text)))
+    started = list(read_commands(text))
     notes = tuple(dict.fromkeys(note for one in started for note in _notes(one)))
     commands: list[Command] = []
     for one in started:
@@ -76,15 +66,6 @@ def read_script(text: str) -> list[Command]:
     if not commands:
         raise _no_training(started, notes)
     return commands
-
-
-def _slurm_variables(text: str) -> dict[str, str]:
-    variables: dict[str, str] = {}
-    for option, value in _SBATCH.findall(text):
-        value = value.rpartition(":")[2] if option in ("--gres", "--gpus-per-node") else value
-        if value.isdecimal() or option in ("--job-name", "-J"):
-            variables |= {name: value for name in _SLURM.get(option, ())}
-    return variables
 
 
 def _trainer(statement: Statement) -> int | None:

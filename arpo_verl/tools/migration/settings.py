@@ -1,4 +1,4 @@
-"""This module reads every setting of a run of theirs: the script's overrides, then its YAML, then the defaults."""
+"""Read every setting of a run of theirs: the script's overrides, then its YAML, then the defaults."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PLACEHOLDER = re.compile(
 
 @dataclass(frozen=True)
 class Settings:
-    """These are the settings of one run of theirs.
+    """The settings of one run of theirs.
 
     Attributes:
         values: every key of `KEYS`, by its newest name -> its value, from script, YAML or default.

@@ -98,17 +98,14 @@ class Statement:
         return name.rpartition("/")[2] in SAYING and "-v" not in self.words
 
 
-def read_commands(text: str, environment: dict[str, str]) -> Iterator[Statement]:
+def read_commands(text: str) -> Iterator[Statement]:
     """Yield every command that a script may start, in the script's order.
-
-    Args:
-        environment: variables that are set when the script starts.
 
     Raises:
         ConfigError: a quote or bracket has no end, or the words are too long; the message names the line.
     """
     statements = list(_split(text.replace("\r\n", "\n")))
-    variables = _Variables(statements, environment, has_own_spaces="IFS" in text)
+    variables = _Variables(statements, has_own_spaces="IFS" in text)
     for statement in statements:
         if statement.is_certain and statement.words[:1] == ["exit"]:
             return
@@ -236,8 +233,8 @@ def _where(text: str, place: int) -> str:
 class _Variables:
     """The values of a script's variables, as far as its text shows them."""
 
-    def __init__(self, statements: list[Statement], environment: dict[str, str], has_own_spaces: bool):
-        self._values = {name: Field(text) for name, text in environment.items()}
+    def __init__(self, statements: list[Statement], has_own_spaces: bool):
+        self._values: dict[str, Field] = {}
         self._has_own_spaces = has_own_spaces
         self._left = MAX_TEXT
         self._line = 0

@@ -1,4 +1,4 @@
-"""This module finds, reads and parses the files of a run of theirs, within bounds, since strangers wrote them."""
+"""Find, read and parse the files of a run of theirs, within bounds, since strangers wrote them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from arpo_verl.lib.untrusted import read_text as read_file
 from arpo_verl.tools.migration.keys import find_key
 from arpo_verl.tools.migration.script import MAX_BYTES, Unreadable
 
-MAX_DEPTH = 8
+MAX_DEPTH, MAX_NESTING = 8, 50
+"""Deepest sections of options, and deepest YAML."""
 MOST = 2**63
 
 
@@ -61,18 +62,8 @@ def read_text(path: Path) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """This loader reads YAML as OmegaConf does for their trainers: `1e-6` is a number, and a key appears once. It
-    refuses anchors, which can make a short file endless, and huge numbers: none of their configurations has any."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("it has an anchor with an alias, which we do not read; write the value out")
-        self.depth = getattr(self, "depth", 0) + 1
-        if self.depth > 4 * MAX_DEPTH:
-            raise yaml.YAMLError("it is nested too deeply")
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
+    """Read YAML as OmegaConf does for their trainers: `1e-6` is a number, and a key appears once.
+    Refuse huge numbers: none of their configurations has any."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
@@ -93,6 +84,25 @@ _Loader.add_implicit_resolver(
 )
 
 
+def check_nesting(text: str, name: str) -> None:
+    """Refuse YAML that would keep a reader busy for ever, as one that copies an alias's content at each alias.
+
+    Raises:
+        ConfigError: it has an alias, or is nested too deeply.
+        YAMLError: it is not YAML.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_NESTING:
+            raise ConfigError(f"{name} has more than {MAX_NESTING} nested levels; write its options with fewer")
+        if isinstance(event, yaml.AliasEvent):
+            raise ConfigError(
+                f"{name} has a YAML alias (*NAME), which we do not read; write the value out, or refer to an option "
+                "with ${NAME}"
+            )
+
+
 def load_config(path: Path) -> dict[str, Any]:
     """Return the options of a YAML file of theirs: `a.b` -> value.
 
@@ -101,6 +111,7 @@ def load_config(path: Path) -> dict[str, Any]:
     """
     text = read_text(path)
     try:
+        check_nesting(text, "it")
         tree = yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} must be plain YAML of options, but: {str(error)[:300]}") from error
@@ -110,6 +121,7 @@ def load_config(path: Path) -> dict[str, Any]:
 def load_value(text: str) -> Any:
     """Read the value after `KEY=` as OmegaConf does: as YAML, or else as text."""
     try:
+        check_nesting(text, "it")
         return yaml.load(text, Loader=_Loader) if text else ""  # noqa: S506  a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError):
         return text

@@ -22,7 +22,7 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path, kind, capsys):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (LAUGHS, r"has a YAML alias (*NAME), which we do not read; refer to an option with ${NAME}"),
+        (LAUGHS, r"has a YAML alias (*NAME), which we do not read; write the value out"),
         ("a: " + "{a: " * 100_000, "has more than 50 nested levels"),
         ("a: '\x1b[2J", "is not YAML"),
     ],

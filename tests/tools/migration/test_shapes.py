@@ -22,7 +22,7 @@ ACTOR = "actor_rollout_ref.actor"
 TP = "actor_rollout_ref.rollout.tensor_model_parallel_size"
 # Shape -> of each recipe that it comes to, some options; or what the refusal says.
 EXPECTED = {
-    "slurm with srun": [{PATH: "org/policy", NODES: 2, GPUS: 4}],
+    "slurm with srun": [{PATH: "org/policy", NODES: MISSING, GPUS: MISSING}],
     "slurm that starts ray by hand": 'line 26: the training command within `srun --overlap -w "$head" /bin/bash -c',
     "ray job in a container": [{PATH: "org/policy"}],
     "placeholders": [{PATH: MISSING, GPUS: MISSING, "data.train_files": MISSING, "trainer.project_name": MISSING}],
