@@ -14,7 +14,7 @@ from arpo_verl.lib.untrusted import (
     read_text,
 )
 from arpo_verl.records.layout import LATEST_CHECKPOINT, saved_step
-from arpo_verl.tools.cli.replies import read_replies
+from arpo_verl.tools.cli.by_hand import read_replies
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -79,7 +79,7 @@ def make_environment(name: str, verl: str, instead: Sequence[str]) -> Path:
     wanted = [release, *sorted(trainer), "pytest", "hypothesis", "-e", ".[osworld,desktop]"]
     subprocess.run([*install, *wanted], cwd=ROOT, check=True)
     with_uv = {**os.environ, "PATH": os.pathsep.join([str(UV.parent), os.environ["PATH"]])}
-    command = [folder / "bin" / "arpo-verl", "install-osworld", "--installer", "uv"]
+    command = [folder / "bin" / "arpo-verl", "install-osworld"]
     subprocess.run(command, env=with_uv, check=True, stdout=subprocess.DEVNULL)
     return python
 

@@ -1,13 +1,17 @@
-"""This plays one task by hand, for `arpo-verl try`."""
+"""Play one task by hand, for `arpo-verl try`: with replies from a file or a recorded episode, or typed at a prompt."""
 
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 from arpo_verl.agent.models.family import ModelFamily
 from arpo_verl.agent.rollout.blocking import play_blocking, run_blocking
@@ -19,22 +23,24 @@ from arpo_verl.agent.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.desktops.base import DesktopEnvironment
 from arpo_verl.desktops.config import OSWORLD_SCREEN, EnvironmentConfig
 from arpo_verl.desktops.threaded import ThreadedDesktop
-from arpo_verl.errors import TaskError
+from arpo_verl.errors import ActionError, ConfigError, TaskError
 from arpo_verl.lib.config import did_you_mean, require
 from arpo_verl.lib.files import write_whole
-from arpo_verl.lib.untrusted import printable_lines
+from arpo_verl.lib.untrusted import MOST_JSON_BYTES, parse_json, printable_lines, read_text
 from arpo_verl.records.documents import EpisodeRecord
+from arpo_verl.records.episode_file import EpisodeFile
 from arpo_verl.records.episode_folder import write_episode
 from arpo_verl.reward import compute_score
 from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
 from arpo_verl.tasks.loader import load_tasks, shipped_file, shipped_ids
 from arpo_verl.tasks.schema import INFEASIBLE
-from arpo_verl.tools.cli.interrupts import INTERRUPTED, ended_by_signals
 from arpo_verl.tools.cli.options import build_environment
-from arpo_verl.tools.cli.replies import PromptedReplies, read_replies
+from arpo_verl.tools.cli.terminal import INTERRUPTED, ended_by_signals
 from arpo_verl.types import Action, Evaluation, Fail, Observation, Size, StopReason, Task
 
 T = TypeVar("T")
+SEPARATOR = "---"
+"""A line with only this ends a reply, since a reply itself may have blank lines."""
 
 
 def play_by_hand(args: argparse.Namespace) -> int:
@@ -111,7 +117,7 @@ def _say(line: str) -> None:
 
 
 class _WatchedDesktop(DesktopEnvironment):
-    """This desktop prints what it does and how long that takes, and keeps the newest screenshot in a file.
+    """A desktop that prints what it does and how long that takes, and keeps the newest screenshot in a file.
 
     It is a context manager, so that an interrupt at any moment leaves no desktop behind.
 
@@ -191,3 +197,80 @@ def record_episode(directory: Path, episode: Episode, uid: str, session: int = 0
     score = run_blocking(score_episode(compute_score, episode, "", {}))
     row = {"uid": uid, "session_id": session, "global_steps": 0}
     return write_episode(directory, EpisodeRecord.of_row(row, episode, score), episode.screenshots)
+
+
+@dataclass(frozen=True)
+class Replies:
+    """Texts in order, and the size of the image that their coordinates are in, if known."""
+
+    texts: tuple[str, ...]
+    image_size: Size | None = None
+
+
+def read_replies(path: Path) -> Replies:
+    """Read replies with `---` lines between them, or those of a recorded `episode.json`.
+
+    Raises:
+        ConfigError: the file cannot be read, or has no replies.
+    """
+    try:
+        text = read_text(path, MOST_JSON_BYTES)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--replies must be a text file of replies, got {path}: {error}") from error
+    replies = _recorded(path, text) if path.suffix == ".json" else Replies(split_replies(text))
+    if not replies.texts:
+        raise ConfigError(f"--replies must hold at least one reply, got none in {path}")
+    return replies
+
+
+def split_replies(text: str) -> tuple[str, ...]:
+    """Split a text into replies at lines that are `---`, without empty ones."""
+    blocks = re.split(rf"^{SEPARATOR}[ \t]*$", text.replace("\r\n", "\n"), flags=re.MULTILINE)
+    return tuple(block.strip() for block in blocks if block.strip())
+
+
+def _recorded(path: Path, text: str) -> Replies:
+    try:
+        episode = msgspec.convert(parse_json(text), EpisodeFile)
+        return Replies(tuple(turn.text for turn in episode.turns), episode.image_size)
+    except ValueError as error:
+        raise ConfigError(
+            f"--replies must be an episode.json as a run records it, or text with {SEPARATOR} lines between replies, "
+            f"got {path}: {error}"
+        ) from error
+
+
+class PromptedReplies:
+    """Ask for a reply to each screenshot, again if it is malformed, which would end a policy's episode."""
+
+    def __init__(self, family: ModelFamily, image_size: Size | None, say: Callable[[str], None]):
+        self._family = family
+        self._image_size = image_size
+        self._say = say
+        self._count = 0
+
+    def __call__(self, screen: Size) -> str | None:
+        self._count += 1
+        while True:
+            self._say(f"reply {self._count}; end it with a line of {SEPARATOR}, or the episode with Ctrl-D:")
+            text = _read_block()
+            if text is None:
+                return None
+            try:
+                self._family.read(text, self._image_size or screen, screen)
+                return text
+            except ActionError as error:
+                self._say(f"  malformed; this would end a policy's episode: {error}")
+
+
+def _read_block() -> str | None:
+    """Read lines up to `---` or the end of input; None if the input ended before any text."""
+    lines: list[str] = []
+    while True:
+        try:
+            line = input()
+        except EOFError:
+            return "\n".join(lines).strip() or None
+        if line.rstrip() == SEPARATOR:
+            return "\n".join(lines).strip()
+        lines.append(line)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
     parser = commands.add_parser(
         "convert",
         description="Reads a training script (shell or SLURM, without running it) and the YAML that it names, or just "
@@ -34,7 +33,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="leave out this option or section of a fork; may be repeated",
     )
     parser.add_argument("--out", type=Path, metavar="YAML", help="default: recipes/EXPERIMENT_NAME.yaml; - prints it")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

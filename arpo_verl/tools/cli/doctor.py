@@ -9,15 +9,13 @@ from collections.abc import Sequence
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.lib.untrusted import printable_lines
-from arpo_verl.tools.cli.checks.desktops import check_sandbox
-from arpo_verl.tools.cli.checks.finding import Finding
-from arpo_verl.tools.cli.checks.machine import check_embedded_desktop, check_machine
+from arpo_verl.tools.cli.checks import Finding
+from arpo_verl.tools.cli.checks.machine import check_embedded_desktop, check_machine, check_sandbox
 from arpo_verl.tools.cli.checks.packages import check_osworld, check_registrations, check_versions
 from arpo_verl.tools.cli.options import add_environment_options, build_environment
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
     parser = commands.add_parser(
         "doctor",
         description="Checks this machine. With --task-dir, checks whether it can run each task there, and what is "
@@ -35,11 +33,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     sizes.add_argument("--gpu-gb", type=float, help="memory of one GPU (default: this machine's, or 80)")
     tasks = parser.add_argument_group("tasks instead of the machine")
     tasks.add_argument("--task-dir", metavar="DIR", help="a folder of task files, an index, or NAME:ARGUMENT")
-    form = tasks.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON")
-    form.add_argument("--markdown", action="store_true", help="print tables")
+    tasks.add_argument("--markdown", action="store_true", help="print tables")
     add_environment_options(tasks)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,7 +50,7 @@ def _check_tasks(args: argparse.Namespace) -> int:
     from arpo_verl.tools.cli.checks import tasks
 
     reports = tasks.report_tasks(args.task_dir, build_environment(args, {"screen_size": [1920, 1080]}))
-    write = tasks.as_json if args.json else tasks.as_markdown if args.markdown else tasks.as_text
+    write = tasks.as_markdown if args.markdown else tasks.as_text
     print(printable_lines(write(reports)))
     return 0 if all(report.ok for report in reports) else 1
 

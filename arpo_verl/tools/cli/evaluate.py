@@ -7,9 +7,8 @@ import logging
 from pathlib import Path
 
 from arpo_verl.lib.untrusted import printable_lines
-from arpo_verl.tools.cli.interrupts import INTERRUPTED, ended_by_signals
 from arpo_verl.tools.cli.playing_options import add_playing_options
-from arpo_verl.tools.cli.shown import shown_command
+from arpo_verl.tools.cli.terminal import shown_command
 
 FAULTY = 1
 
@@ -30,18 +29,11 @@ If an evaluation is interrupted or killed, the same command resumes it. `arpo-ve
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
-    parser = commands.add_parser(
-        "evaluate",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = commands.add_parser("evaluate", description=DESCRIPTION, epilog=EPILOG)
     add_playing_options(parser)
     parser.add_argument("--runs", type=int, default=1, metavar="K", help="episodes of each task (default: 1)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the evaluation's folder")
     parser.add_argument("--compare", type=Path, nargs=2, metavar=("A", "B"), help="compare two evaluations' folders")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -52,8 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
         print(printable_lines(str(compare(*(EvaluationFolder(path).read() for path in args.compare)))))
         return 0
-    from arpo_verl.tools.cli.playing import read_command
-    from arpo_verl.tools.cli.policies import open_policy
+    from arpo_verl.tools.cli.playing import open_policy, read_command
     from arpo_verl.tools.evaluation.midway import describe_midway
     from arpo_verl.tools.evaluation.report import write_report
     from arpo_verl.tools.evaluation.runner import evaluate
@@ -66,12 +57,8 @@ def run(args: argparse.Namespace) -> int:
     if len(settings.budgets) > 1:
         by_harness = settings.agent.harness is not None
         print(describe_midway(playing.tasks, settings.budgets, by_harness), flush=True)
-    try:
-        with ended_by_signals(), open_policy(args, playing, args.out) as policy:
-            evaluated = evaluate(args.out, playing.tasks, scheduler, policy, settings)
-    except KeyboardInterrupt:
-        print(f"\ninterrupted; the same command resumes, and {args.out} has the episodes so far")
-        return INTERRUPTED
+    with open_policy(args, playing, args.out) as policy:
+        evaluated = evaluate(args.out, playing.tasks, scheduler, policy, settings)
     print(printable_lines(f"\n{write_report(args.out)}"))
     if evaluated.faults:
         last = evaluated.faults[-1]

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from arpo_verl.errors import FetchError
-from arpo_verl.lib.files import FULL
 from arpo_verl.versions import OSWORLD_ARCHIVE, OSWORLD_COMMIT
 
 DESCRIPTION = f"""\
@@ -22,20 +21,13 @@ copy the file here, and name it with --archive.
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
-    parser = commands.add_parser(
-        "fetch-tasks",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = commands.add_parser("fetch-tasks", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--folder", type=Path, required=True, help="folder for test_all.json and examples/")
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--url", default=OSWORLD_ARCHIVE, help="address of a mirror of the same archive (default: GitHub)"
     )
     source.add_argument("--archive", type=Path, metavar="FILE", help="the archive, if it is already on this machine")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,17 +46,10 @@ def run(args: argparse.Namespace) -> int:
 def _fetch(folder: Path, url: str, archive: Path | None) -> Mapping[str, bytes]:
     from arpo_verl.tasks.osworld_files import read_archive, store_files
 
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if archive is not None:
-            files = read_archive(archive)
-        else:
-            files = _downloaded(url, folder / f".osworld-{OSWORLD_COMMIT[:12]}.part")
-        store_files(files, folder)
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        raise FetchError(f"the disk of {folder} is full; free 100 MB, then run the same command again") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f".osworld-{OSWORLD_COMMIT[:12]}.part"
+    files = read_archive(archive) if archive is not None else _downloaded(url, part)
+    store_files(files, folder)
     return files
 
 

@@ -17,7 +17,6 @@ from arpo_verl.lib.files import FULL
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
     parser = commands.add_parser(
         "fetch-vm",
         description="Downloads the virtual machine of OSWorld's Docker desktops and prints the recipe's line for it. "
@@ -26,11 +25,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--folder", type=Path, default=Path(), help="folder for docker_vm_data/ (default: here)")
     parser.add_argument("--os-type", choices=OS_TYPES, default=OS_TYPES[0])
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fetch, and print the recipe's line."""
     print(f"environment.path_to_vm={fetch(args.folder, args.os_type)}")
     return 0
 
@@ -74,18 +71,14 @@ def _check_whole(path: Path, archive: Path) -> None:
 
 
 def _explain(os_type: str, folder: Path, error: Exception) -> str:
-    import requests  # as the client does
-
     if isinstance(error, OSError) and error.errno in FULL:
         return f"the disk of {folder} is full, and the {os_type} VM takes many GB; free some space and run this again"
-    if isinstance(error, (requests.ConnectionError, requests.Timeout)):
-        return (
-            f"the server of the {os_type} VM cannot be reached ({type(error).__name__}); run this again with a "
-            f"network, or copy docker_vm_data/ from a machine that has it into {folder}"
-        )
     if isinstance(error, zipfile.BadZipFile):
         return (
             f"the download in {folder / 'docker_vm_data'} is not a complete .zip archive ({error}); remove the .zip "
             "there and run this again"
         )
-    return f"fetching the {os_type} VM into {folder} failed: {error}; run this again to resume"
+    return (
+        f"fetching the {os_type} VM into {folder} failed: {error}; run this again to resume, or copy docker_vm_data/ "
+        "there from a machine that has it"
+    )

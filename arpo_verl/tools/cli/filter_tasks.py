@@ -7,7 +7,6 @@ import logging
 from pathlib import Path
 
 from arpo_verl.lib.config import Problems, require
-from arpo_verl.tools.cli.interrupts import INTERRUPTED, ended_by_signals
 from arpo_verl.tools.cli.playing_options import add_playing_options
 
 UNSETTLED = 1
@@ -30,13 +29,7 @@ An evaluation with the same settings in --out counts too. The same command resum
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
-    parser = commands.add_parser(
-        "filter-tasks",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = commands.add_parser("filter-tasks", description=DESCRIPTION, epilog=EPILOG)
     add_playing_options(parser, temperature=1.0)  # as in training's rollouts
     parser.add_argument("--runs", type=int, default=16, metavar="K", help="most episodes of each task (default: 16)")
     parser.add_argument(
@@ -58,13 +51,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--group-size", type=int, default=8, metavar="N", help="rollout.n of the planned training (default: 8)"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", required=True, help="folder for episodes and the list")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Filter; return 0 if every task is settled and the list is not empty."""
-    from arpo_verl.tools.cli.playing import read_command
-    from arpo_verl.tools.cli.policies import open_policy
+    from arpo_verl.tools.cli.playing import open_policy, read_command
     from arpo_verl.tools.evaluation.filter_run import filter_tasks
     from arpo_verl.tools.evaluation.filtering import Fate
     from arpo_verl.tools.evaluation.keep_rule import KeepRule
@@ -86,12 +77,8 @@ def run(args: argparse.Namespace) -> int:
     problems.raise_all()
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     options = {"error": args.error, "group_size": args.group_size, "skip_infeasible": args.skip_infeasible}
-    try:
-        with ended_by_signals(), open_policy(args, playing, args.out) as policy:
-            filtered = filter_tasks(args.out, playing.tasks, rule, policy, playing.settings, **options)
-    except KeyboardInterrupt:
-        print(f"\ninterrupted; the same command resumes, and {args.out} has the episodes so far")
-        return INTERRUPTED
+    with open_policy(args, playing, args.out) as policy:
+        filtered = filter_tasks(args.out, playing.tasks, rule, policy, playing.settings, **options)
     folder = write_training_list(args.out, filtered, playing.tasks)
     write_report(args.out)
     print(filtered)

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from arpo_verl.errors import ArpoError, MissingDependencyError
+from arpo_verl.tools.cli.checks.packages import check_osworld
 from arpo_verl.versions import TESTED, extra_requirements, pip_install
 
 # The packages installed without dependencies: the client, then those of the embedded desktop's guest.
@@ -35,8 +36,6 @@ NO_DEPS = {
 SHOWN = ("numpy", "torch", "transformers", "verl", "vllm", "ray")
 
 _VERSIONS = "import importlib.metadata as m, json; print(json.dumps([(d.name, d.version) for d in m.distributions()]))"
-_IMPORT = "import arpo_verl.desktops.osworld.client"
-_IMPORT_TIMEOUT_S = 300
 
 
 class PackagesMovedError(ArpoError, RuntimeError):
@@ -44,42 +43,43 @@ class PackagesMovedError(ArpoError, RuntimeError):
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
     parser = commands.add_parser("install-osworld")
     parser.add_argument("--python", default=sys.executable, help="Python to install for (default: this one)")
-    parser.add_argument("--installer", choices=("uv", "pip"), help="default: uv if it is found")
-    parser.add_argument("--dry-run", action="store_true", help="print the commands and stop")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan, install, and check that no version changed and that the client imports."""
     before = installed_versions(args.python)
-    installer = args.installer or default_installer()
-    if installer == "pip" and "pip" not in before:
+    uv = find_uv()
+    if uv is None and "pip" not in before:
         raise MissingDependencyError(f"{args.python} has no pip; put uv on the PATH, or {args.python} -m ensurepip")
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder) / "constraints.txt"
         constraints.write_text(constraint_lines(before), encoding="utf-8")
-        commands = plan(args.python, installer, constraints)
+        commands = plan(args.python, uv, constraints)
         print(f"installing for {args.python}, without changing its {len(before)} packages:")
         for command in commands:
             print(f"  {shlex.join(command)}")
-        if args.dry_run:
-            return 0
         for command in commands:
             _execute(command)
     after = installed_versions(args.python)
     check_nothing_moved(before, after)
-    _check_import(args.python)
+    if not (found := check_osworld(args.python)).ok:
+        raise MissingDependencyError(f"all is installed, but OSWorld's client {found.detail}; {found.remedy}")
     held = ", ".join(f"{name} {after[name]}" for name in SHOWN if name in after)
     print(f"{len(after) - len(before)} packages added, none changed ({held}); OSWorld's client imports")
     return 0
 
 
-def plan(python: str, installer: str, constraints: Path) -> list[list[str]]:
-    """Return the two commands: first for what the client imports, with constraints, then for `NO_DEPS` alone."""
-    install = _install_command(python, installer)
+def plan(python: str, uv: str | None, constraints: Path) -> list[list[str]]:
+    """Return the two commands: first for what the client imports, with constraints, then for `NO_DEPS` alone.
+
+    Args:
+        uv: the path of uv; None: pip installs.
+    """
+    install = [python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
+    if uv is not None:
+        install = [uv, "pip", "install", "--quiet", "--python", python]
     pinned = [f"{name}=={version}" for name, version in NO_DEPS.items()]
     return [
         [*install, "--constraint", str(constraints), *extra_requirements("osworld"), *extra_requirements("desktop")],
@@ -87,9 +87,10 @@ def plan(python: str, installer: str, constraints: Path) -> list[list[str]]:
     ]
 
 
-def default_installer() -> str:
-    """Return `uv` if it is on the PATH or beside this Python, otherwise `pip`."""
-    return "uv" if _uv() else "pip"
+def find_uv() -> str | None:
+    """Return the path of uv if it is on the PATH or beside this Python."""
+    beside = Path(sys.executable).with_name("uv")
+    return shutil.which("uv") or (str(beside) if beside.exists() else None)
 
 
 def installed_versions(python: str) -> dict[str, str]:
@@ -124,20 +125,6 @@ def check_nothing_moved(before: Mapping[str, str], after: Mapping[str, str]) -> 
         raise PackagesMovedError(f"the installation changed existing packages: {changes}; restore them: {back}")
 
 
-def _install_command(python: str, installer: str) -> list[str]:
-    uv = _uv()
-    if installer == "pip":
-        return [python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
-    if uv is None:
-        raise MissingDependencyError(f"--installer uv needs uv on the PATH; {pip_install('uv')}, or --installer pip")
-    return [uv, "pip", "install", "--quiet", "--python", python]
-
-
-def _uv() -> str | None:
-    beside = Path(sys.executable).with_name("uv")
-    return shutil.which("uv") or (str(beside) if beside.exists() else None)
-
-
 def _execute(command: Sequence[str]) -> None:
     done = subprocess.run(command)
     if done.returncode != 0:
@@ -146,19 +133,6 @@ def _execute(command: Sequence[str]) -> None:
             "is a conflict with an installed package, install for another Python (--python, and in the recipe "
             "environment.py_executable)"
         )
-
-
-def _check_import(python: str) -> None:
-    try:
-        probe = subprocess.run([python, "-c", _IMPORT], capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S)
-    except subprocess.TimeoutExpired as error:
-        raise MissingDependencyError(
-            f"all is installed, but {python} took more than {_IMPORT_TIMEOUT_S} s to import OSWorld's client; run "
-            "`arpo-verl doctor` when this machine is less busy"
-        ) from error
-    if probe.returncode != 0:
-        last = probe.stderr.strip().splitlines()[-1:] or ["no output"]
-        raise MissingDependencyError(f"all is installed, but {python} cannot import OSWorld's client: {last[0]}")
 
 
 def _normal(name: str) -> str:

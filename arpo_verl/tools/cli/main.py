@@ -1,4 +1,4 @@
-"""This is the command line `arpo-verl`."""
+"""The command line `arpo-verl`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from arpo_verl.errors import ArpoError
 from arpo_verl.lib.files import FULL, explain_refusal
 from arpo_verl.lib.untrusted import printable_lines
-from arpo_verl.tools.cli.interrupts import INTERRUPTED
 from arpo_verl.tools.cli.parser import CommandParser
+from arpo_verl.tools.cli.terminal import INTERRUPTED
 from arpo_verl.versions import __version__, explain_missing
 
 COMMANDS = {
@@ -37,9 +37,6 @@ COMMANDS = {
 }
 """Each command with its line in the list. We import only the module of the typed command."""
 
-OLDEST_PYTHON = (3, 11)
-"""The same as in setup.py; the veRL that we support works with no Python newer than 3.12."""
-
 _STDOUT = 1
 
 
@@ -53,8 +50,11 @@ def build_parser(typed: str | None = None) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, line in COMMANDS.items():
         if name == typed:
-            module = "try_task" if name == "try" else name.replace("-", "_")  # `try` is a keyword
-            importlib.import_module(f"arpo_verl.tools.cli.{module}").add_parser(commands)
+            file = "try_task" if name == "try" else name.replace("-", "_")  # `try` is a keyword
+            module = importlib.import_module(f"arpo_verl.tools.cli.{file}")
+            module.add_parser(commands)
+            if hasattr(module, "run"):  # otherwise each of its actions has its own
+                commands.choices[name].set_defaults(run=module.run)
         else:
             commands.add_parser(name, help=line)
     return parser
@@ -63,9 +63,6 @@ def build_parser(typed: str | None = None) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Return 2 after printing one line about an `ArpoError`, a missing package or an error of the file
     system, 130 after Ctrl-C, and 141 if the reader of the output, such as `head`, is gone."""
-    if _python() < OLDEST_PYTHON:
-        print(f"arpo-verl: {_explain_old_python()}", file=sys.stderr)
-        return 2
     words = sys.argv[1:] if argv is None else list(argv)
     if not words:
         build_parser().print_help(sys.stderr)
@@ -108,18 +105,6 @@ def _lost_reader() -> bool:
         return False
     os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)
     return True
-
-
-def _python() -> tuple[int, ...]:
-    return sys.version_info[:2]
-
-
-def _explain_old_python() -> str:
-    here, oldest = (".".join(map(str, version)) for version in (_python(), OLDEST_PYTHON))
-    return (
-        f"this is Python {here}, but arpo-verl needs {oldest} or newer; make an environment with a newer one, "
-        "such as `python3.12 -m venv .venv`, and install arpo-verl there"
-    )
 
 
 if __name__ == "__main__":

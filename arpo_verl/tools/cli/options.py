@@ -1,19 +1,20 @@
-"""These are the options of a recipe's section `environment:` on a command line."""
+"""The options of a recipe's section `environment:` on a command line."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from arpo_verl.desktops.config import EMBEDDED, EnvironmentConfig
 from arpo_verl.errors import ConfigError
 from arpo_verl.lib.config import build_config
+from arpo_verl.types import Size
 
 
 def add_environment_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """Add `--provider` and `--option`."""
     parser.add_argument("--provider", default=EMBEDDED, help="as a recipe's environment.provider (default: embedded)")
     parser.add_argument(
         "--option",
@@ -32,6 +33,14 @@ def build_environment(args: argparse.Namespace, defaults: Mapping[str, Any]) -> 
     """
     values = {**defaults, "provider": args.provider, **parse_options(args.option, "--option", "environment.")}
     return build_config(EnvironmentConfig, "environment", values)
+
+
+def parse_size(text: str) -> Size:
+    """Parse `WIDTHxHEIGHT`, for argparse."""
+    match = re.fullmatch(r"(\d+)[xX](\d+)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"a size must be WIDTHxHEIGHT such as 1920x1080, got {text!r}")
+    return Size(int(match[1]), int(match[2]))
 
 
 def parse_options(texts: Sequence[str], flag: str, section: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""These options are for commands that let a policy play tasks: which policy, how, and on which desktops."""
+"""The options of commands that let a policy play tasks: which policy, how, and on which desktops."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from arpo_verl.errors import ConfigError
 from arpo_verl.lib.config import did_you_mean
 from arpo_verl.lib.files import check_place
-from arpo_verl.tools.cli.shown import shown_command
+from arpo_verl.tools.cli.terminal import shown_command
 
 PACKAGE = "arpo_verl.recipes"
 DEFAULTS = re.compile(r"^defaults:\n((?:  - .*\n)+)", re.M)
@@ -25,7 +25,6 @@ SEARCH_PATH = (
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
     parser = commands.add_parser("recipes")
     parser.set_defaults(run=lambda args: _tell(str(recipes_folder())))
     actions = parser.add_subparsers(metavar="ACTION")

@@ -29,12 +29,10 @@ Train on seeds with replay.seed_from=seeds.
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
     parser = commands.add_parser(
         "replay",
         description="Works on stores in checkpoints: <run_dir>/checkpoints/global_step_<N>/replay.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add_inspect(actions)
@@ -106,7 +104,6 @@ def _add_seed(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def inspect(args: argparse.Namespace) -> int:
-    """Print the content of a store."""
     from arpo_verl.replay.store.inspection import format_contents, inspect_store
 
     contents = inspect_store(args.store)
@@ -135,7 +132,6 @@ def export(args: argparse.Namespace) -> int:
 
 
 def merge(args: argparse.Namespace) -> int:
-    """Merge stores."""
     from arpo_verl.replay.store.merging import merge_stores
     from arpo_verl.replay.store.persistence import read_manifest, save_store
     from arpo_verl.replay.store.success_store import SuccessStore
@@ -151,7 +147,6 @@ def merge(args: argparse.Namespace) -> int:
 
 
 def seed(args: argparse.Namespace) -> int:
-    """Make a store of recorded successes."""
     from tqdm import tqdm
 
     from arpo_verl.lib.config import build_config

@@ -7,7 +7,6 @@ from pathlib import Path
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
     parser = commands.add_parser(
         "report",
         description="Writes one HTML file that opens from disk, needs no network and can be printed or sent. "
@@ -15,11 +14,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("path", type=Path, metavar="RUN", help="a recipe's run_dir, or its trajectories folder")
     parser.add_argument("--out", type=Path, metavar="FILE", help="default: report.html in the run's folder")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the report and print its place."""
     from arpo_verl.records.run import open_run
     from arpo_verl.tools.viewer.report import write_report
 

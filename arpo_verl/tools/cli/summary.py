@@ -10,14 +10,11 @@ from arpo_verl.records.layout import OUTPUT_FILE
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
     parser = commands.add_parser("summary")
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="the recipe's run_dir, for example runs/embedded")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the summary."""
     from arpo_verl.records.run_summary import format_summary, summarize_run
     from arpo_verl.records.starting import read_start
 

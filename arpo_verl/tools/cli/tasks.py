@@ -27,10 +27,7 @@ _SHOWN = 90
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
-    parser = commands.add_parser(
-        "tasks", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = commands.add_parser("tasks", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("source", help="a folder of task files, a list, a task, NAME:ARGUMENT, or embedded")
     parser.add_argument("--domain", nargs="+", metavar="NAME", help="only tasks of these domains")
     parser.add_argument(
@@ -45,7 +42,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--seed", type=int, default=0, help="seed of --count, which draws the same tasks each time (default: 0)"
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="file for the list, beside the folder `examples`")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

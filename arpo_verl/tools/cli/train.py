@@ -15,7 +15,7 @@ from arpo_verl.lib.config import require
 from arpo_verl.lib.files import check_place
 from arpo_verl.tools.cli.composing import compose_recipe
 from arpo_verl.tools.cli.recipes import find_recipe
-from arpo_verl.tools.cli.shown import shown_command
+from arpo_verl.tools.cli.terminal import shown_command
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -48,13 +48,7 @@ if trainer.resume_mode is not auto.
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
-    parser = commands.add_parser(
-        "train",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = commands.add_parser("train", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("recipe", metavar="RECIPE", help="a name from `arpo-verl recipes list`, or a YAML file")
     parser.add_argument(
         "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="options as on the trainer's own command line"
@@ -75,7 +69,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="after a crash start again, at most N times in a row without a new step (default: 3; 0: never) and ten "
         "times a day, or N if that is more",
     )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -219,31 +212,26 @@ def _follow(process: TrainerProcess, run_dir: Path, earlier_starts: int, total: 
     """Print what the run logs until it ends; return the last logged step."""
     from arpo_verl.records.starts import read_starts
     from arpo_verl.records.step_lines import StepLines
-    from arpo_verl.tools.cli.step_display import open_display
 
     lines, has_ended, was_stopped = None, False, False
-    with open_display(total) as display:
-        while not has_ended:
-            has_ended = process.has_ended(POLL_S)
-            if lines is None and len(starts := read_starts(run_dir)) > earlier_starts:
-                lines = StepLines(run_dir, total)  # from now on the metrics file belongs to this start
-                estimate = starts[-1].get("estimate")
-                for line in estimate if isinstance(estimate, list) else ():
-                    display.tell(str(line))
-            for line in lines.read_new() if lines else ():
-                display.tell(line)
-            if lines and lines.step is not None:
-                display.begin(lines.step + 1)
-            if process.was_stopped and not was_stopped:
-                was_stopped = True
-                display.tell("stopping the trainer; press Ctrl-C again to kill it")
+    while not has_ended:
+        has_ended = process.has_ended(POLL_S)
+        if lines is None and len(starts := read_starts(run_dir)) > earlier_starts:
+            lines = StepLines(run_dir, total)  # from now on the metrics file belongs to this start
+            estimate = starts[-1].get("estimate")
+            for line in estimate if isinstance(estimate, list) else ():
+                print(line, flush=True)
+        for line in lines.read_new() if lines else ():
+            print(line, flush=True)
+        if process.was_stopped and not was_stopped:
+            was_stopped = True
+            print("stopping the trainer; press Ctrl-C again to kill it", flush=True)
     return lines.step if lines else None
 
 
 def _tell_end(process: TrainerProcess, config: DictConfig, step: int | None, reasons: list[str]) -> None:
     from arpo_verl.records.layout import METRICS_FILE
     from arpo_verl.records.run_summary import format_summary, summarize_run
-    from arpo_verl.tools.cli.trainer_process import explain_end
 
     run_dir, when = Path(config.run_dir), _when(step)
     if process.status == 0:
@@ -256,10 +244,9 @@ def _tell_end(process: TrainerProcess, config: DictConfig, step: int | None, rea
     elif step is None and not reasons and (refusal := process.refusal()):
         print("\n".join(refusal), file=sys.stderr)
     else:
-        lines = process.last_lines()
         print(f"\nthe last lines of {process.log}:\n", file=sys.stderr)
-        print("\n".join(lines), file=sys.stderr)
-        for line in [*explain_end(lines, run_dir, config.actor_rollout_ref.model.path), *reasons]:
+        print("\n".join(process.last_lines()), file=sys.stderr)
+        for line in reasons:
             print(f"\narpo-verl: {line}", file=sys.stderr)
         print(f"\narpo-verl: {process.describe_end()} {when}; all of its output is in {process.log}", file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""This runs the stock trainer as a child process whose output goes to a file."""
+"""Run the stock trainer as a child process whose output goes to a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import re
 import secrets
 import select
-import shutil
 import signal
 import subprocess
 import time
@@ -34,14 +33,10 @@ _LASTING = re.compile(
     r"\barpo_verl\.errors\.SeveralErrors\b"
 )
 """Errors that another start would meet again, in a traceback."""
-_FULL = re.compile(r"No space left on device|Disk quota exceeded")
-_NO_HUB = re.compile(r"couldn't connect to 'http|outgoing traffic has been disabled|LocalEntryNotFoundError")
-_NO_HEAD = re.compile(r"GCS may have been killed")
-_PORT = re.compile(r"Address already in use|EADDRINUSE")
 
 
 class TrainerProcess:
-    """This is a running trainer. It has its own session, so Ctrl-C reaches Ray's processes only through the trainer.
+    """A running trainer. It has its own session, so Ctrl-C reaches Ray's processes only through the trainer.
 
     Args:
         command: its command line.
@@ -136,33 +131,3 @@ class TrainerProcess:
         """Return whether an error of ours ended it that another start would meet again."""
         lines = self.last_lines(_ERROR_LINES)
         return FAILED in lines and any(map(_LASTING.search, lines[lines.index(FAILED) :]))
-
-
-def explain_end(lines: Sequence[str], run_dir: Path, model: str) -> list[str]:
-    """Explain what ended a run: a sentence for each common cause in its last lines, with what to do.
-
-    Args:
-        lines: the trainer's last lines.
-        run_dir: the run's folder.
-        model: the recipe's model path.
-    """
-    text, found = "\n".join(lines), []
-    if _FULL.search(text):
-        free = shutil.disk_usage(run_dir).free // 2**20
-        found.append(
-            f"a disk is full ({run_dir} has {free} MiB left; `df -h` shows the others); free some space, then run the "
-            "same command again"
-        )
-    if _NO_HUB.search(text):
-        found.append(
-            f"{model} is not on this machine, and the model hub cannot be reached; on a machine with a network run "
-            f"`hf download {model} --local-dir FOLDER`, then add actor_rollout_ref.model.path=FOLDER"
-        )
-    if _NO_HEAD.search(text):
-        found.append(
-            "Ray's head process ended, which ends the whole run; run the same command again to resume from the last "
-            "checkpoint"
-        )
-    if _PORT.search(text):
-        found.append("another program uses a port that the run needs; find it with `ss -ltnp`, stop it and start again")
-    return found

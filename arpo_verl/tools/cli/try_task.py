@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import re
 from pathlib import Path
 
 from arpo_verl.agent.models.family import SHIPPED
-from arpo_verl.tools.cli.options import add_environment_options
-from arpo_verl.types import Size
+from arpo_verl.tools.cli.options import add_environment_options, parse_size
 
 DESCRIPTION = """\
 Plays one task turn by turn, prints each action and its time, keeps the screenshots,
@@ -33,22 +31,16 @@ examples:
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
-    parser = commands.add_parser(
-        "try",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = commands.add_parser("try", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("task", help="a task file in OSWorld's format, the id of a shipped task, or NAME:ARGUMENT")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--replies", type=Path, metavar="FILE", help="replies to play (default: you type them)")
     source.add_argument("--expert", action="store_true", help="play the scripted solution of a shipped task")
     add_environment_options(parser)
     parser.add_argument(
-        "--screen", type=_size, metavar="WxH", help="default: 640x480 for shipped tasks, otherwise 1920x1080"
+        "--screen", type=parse_size, metavar="WxH", help="default: 640x480 for shipped tasks, otherwise 1920x1080"
     )
-    parser.add_argument("--image-size", type=_size, metavar="WxH", help="size of the image that coordinates are in")
+    parser.add_argument("--image-size", type=parse_size, metavar="WxH", help="size of the image of the coordinates")
     parser.add_argument("--max-steps", type=int, metavar="N", help="most replies (default: 15, or all with --expert)")
     parser.add_argument(
         "--model-family",
@@ -57,18 +49,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help=f"family whose grammar replies use: {', '.join(SHIPPED)} or package.module:NAME (default: ui_tars_15)",
     )
     parser.add_argument("--out", type=Path, default=Path("runs/try"), metavar="DIR", help="default: runs/try")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Play the task; return 0 after it was played and evaluated."""
     from arpo_verl.tools.cli.by_hand import play_by_hand
 
     return play_by_hand(args)
-
-
-def _size(text: str) -> Size:
-    match = re.fullmatch(r"(\d+)[xX](\d+)", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"a size must be WIDTHxHEIGHT such as 1920x1080, got {text!r}")
-    return Size(int(match[1]), int(match[2]))

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import argparse
 import errno
-import fnmatch
 import math
-import os
 import re
 import socket
 import threading
-import webbrowser
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,13 +17,11 @@ from arpo_verl.lib.config import require
 if TYPE_CHECKING:
     from arpo_verl.records.run import Run
     from arpo_verl.records.runs import RunsFolder
-    from arpo_verl.records.summaries import EpisodeSummary
 
 DEFAULT_PORT = 8642
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
     parser = commands.add_parser(
         "view",
         description="Serves a page with the run's episodes, metrics and live desktops, or a list of a folder's runs. "
@@ -43,25 +37,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     serve.add_argument(
         "--token", action="store_true", help="require a token on loopback too, for a machine with other users"
     )
-    serve.add_argument("--open", action="store_true", help="open the browser")
     export = parser.add_argument_group("exporting")
     export.add_argument("--export", type=Path, metavar="DIR", help="write a folder that opens without a server")
     export.add_argument("--steps", metavar="A-B", help="only these steps: 7, 3-10, 50- or -10")
-    export.add_argument("--task", metavar="PATTERN", help="only tasks whose id matches, for example 'files-*'")
-    export.add_argument("--max-episodes", type=int, metavar="N", help="only the last N of them")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until interrupted, or export."""
     shown = _open(args.path)
     if args.export is not None:
         return _export(shown, args)
-    for name in ("steps", "task", "max_episodes"):
-        given = getattr(args, name)
-        if given is not None:
-            option = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{option} works only with --export; the page has its own filters, so leave it out")
+    if args.steps is not None:
+        raise ConfigError("--steps works only with --export; the page has its own filters, so leave it out")
     return _serve(shown, args)
 
 
@@ -79,17 +65,11 @@ def _export(opened: Run | RunsFolder, args: argparse.Namespace) -> int:
 
     if not isinstance(opened, Run):
         raise ConfigError(f"--export writes one run, but {args.path} has several; name one of them")
-    require(args.max_episodes is None or args.max_episodes > 0, "--max-episodes", "positive", args.max_episodes)
-    snapshot = opened.select(_wanted(args), latest=args.max_episodes)
+    first, last = (-math.inf, math.inf) if args.steps is None else _range(args.steps)
+    snapshot = opened.select(lambda episode: first <= episode.step <= last)
     exported = export_run(opened, snapshot, args.export)
     print(f"{exported.episodes} episodes, {exported.size_bytes / 2**20:.1f} MiB of screenshots: open {exported.index}")
     return 0
-
-
-def _wanted(args: argparse.Namespace) -> Callable[[EpisodeSummary], bool]:
-    first, last = _range(args.steps) if args.steps is not None else (-math.inf, math.inf)
-    pattern = "*" if args.task is None else args.task
-    return lambda episode: first <= episode.step <= last and fnmatch.fnmatchcase(episode.task_id, pattern)
 
 
 def _range(text: str) -> tuple[float, float]:
@@ -113,8 +93,6 @@ def _serve(opened: Run | RunsFolder, args: argparse.Namespace) -> int:
     print(f"{opened.name}: {url}\nCtrl-C ends it.", flush=True)
     read = opened.names if isinstance(opened, RunsFolder) else opened.snapshot
     threading.Thread(target=read, daemon=True).start()  # reads in the background
-    if args.open:
-        webbrowser.open(url)
     try:
         build_server(opened, token=token, port=port).run(sockets=[listener])
     except KeyboardInterrupt:
@@ -128,35 +106,16 @@ def _listen(host: str, port: int | None) -> socket.socket:
     require(all(0 <= candidate < 65536 for candidate in candidates), "--port", "in [0, 65535]", port)
     for candidate in candidates:
         try:
-            return _listener(host, candidate)
-        except socket.gaierror as error:
-            raise ConfigError(f"--host must be a name or address of this machine, got {host!r}: {error}") from error
+            family = socket.getaddrinfo(host, candidate, type=socket.SOCK_STREAM)[0][0]
+            return socket.create_server((host, candidate), family=family)
         except OSError as error:
             failure = error
             if error.errno != errno.EADDRINUSE:
                 break
-    raise ConfigError(_explain_port(host, candidate, failure.errno or 0)) from failure
-
-
-def _explain_port(host: str, port: int, error: int) -> str:
-    if error == errno.EADDRINUSE:
-        return f"another program uses the port {port} of {host}; leave out --port to use a free one"
-    if error == errno.EACCES:
-        return f"you may not listen on the port {port}; choose one from 1024 up with --port"
-    return f"--host must be an address of this machine, got {host!r}: {os.strerror(error)}"
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(128)  # at once, since two sockets may share a port until one listens
-    except OSError:
-        listener.close()
-        raise
-    return listener
+    raise ConfigError(
+        f"cannot listen on the port {candidate} of {host}: {failure}; leave out --port to use a free one, or name "
+        "another address of this machine with --host"
+    ) from failure
 
 
 def _name_of(host: str) -> str:

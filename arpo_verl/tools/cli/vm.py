@@ -10,16 +10,14 @@ from arpo_verl.desktops.config import OSWORLD_SCREEN, EnvironmentConfig
 from arpo_verl.desktops.vm import build
 from arpo_verl.desktops.vm.config import VmConfig
 from arpo_verl.desktops.vm.image import Image
-from arpo_verl.errors import ConfigError
 from arpo_verl.lib.config import build_config
-from arpo_verl.tools.cli.options import parse_options
+from arpo_verl.tools.cli.options import parse_options, parse_size
 from arpo_verl.types import Size
 
 BOOT_TIMEOUT_S = 1800.0
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command's parser."""
     parser = commands.add_parser("vm")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
@@ -37,7 +35,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     ):
         one = actions.add_parser(name, help=help_)
         one.add_argument("image", help="the image's .qcow2 file")
-        one.add_argument("--screen", default="x".join(map(str, OSWORLD_SCREEN)), help="WIDTHxHEIGHT (%(default)s)")
+        one.add_argument("--screen", type=parse_size, default=OSWORLD_SCREEN, help="WIDTHxHEIGHT (default: 1920x1080)")
         one.add_argument("--vm", action="append", default=[], metavar="KEY=VALUE", help="as environment.vm.KEY")
         one.set_defaults(run=run)
     one.add_argument("--measure", action="store_true", help="boot and clone machines, and print their times and memory")
@@ -74,8 +72,5 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _machine(args: argparse.Namespace) -> tuple[VmConfig, Image, Size]:
-    width, _, height = args.screen.partition("x")
-    if not (width.isdecimal() and height.isdecimal()):
-        raise ConfigError(f"--screen must be WIDTHxHEIGHT, got {args.screen!r}")
     config = build_config(VmConfig, "environment.vm", parse_options(args.vm, "--vm", "environment.vm."))
-    return config, Image.at(args.image), EnvironmentConfig(screen_size=Size(int(width), int(height))).screen_size
+    return config, Image.at(args.image), EnvironmentConfig(screen_size=args.screen).screen_size

@@ -50,7 +50,7 @@ def export_run(run: Run, snapshot: Snapshot, target: Path, *, progress: bool = T
         OSError: a file cannot be written.
     """
     if not snapshot.by_id:
-        raise ConfigError(f"no episode in {run.trajectories} matches; change --steps, --task or --max-episodes")
+        raise ConfigError(f"no episode in {run.trajectories} matches; change --steps")
     screenshots = {episode_id: _screenshots(run, episode_id) for episode_id in snapshot.by_id}
     size_bytes = sum(path.stat().st_size for paths in screenshots.values() for path in paths)
     _prepare(target)

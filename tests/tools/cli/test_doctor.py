@@ -21,7 +21,7 @@ from arpo_verl.tasks.loader import EMBEDDED_DIR  # noqa: E402
 from arpo_verl.tools.cli.checks import packages  # noqa: E402
 from arpo_verl.tools.cli.composing import compose_recipe  # noqa: E402
 from arpo_verl.tools.cli.main import main  # noqa: E402
-from arpo_verl.tools.cli.recipes import copy_recipe, recipes_folder  # noqa: E402
+from arpo_verl.tools.cli.recipes import recipes_folder  # noqa: E402
 from arpo_verl.versions import NEWEST, TESTED, require_verl  # noqa: E402
 
 
@@ -52,11 +52,7 @@ def test_each_task_is_named_with_what_is_missing(task_dir, capsys):
     assert summary[0].split()[0] == "2" and "no-such-program" in summary[0] and len(summary) == 3
 
 
-def test_the_report_as_json_and_as_tables(task_dir, capsys):
-    main(["doctor", "--task-dir", str(task_dir), "--json"])
-    report = json.loads(capsys.readouterr().out)
-    assert [task["task"] for task in report["tasks"] if task["ok"]] == ["fine"]
-    assert ["other-program", "program"] in report["reasons"].values()
+def test_the_report_as_tables(task_dir, capsys):
     main(["doctor", "--task-dir", str(task_dir), "--markdown"])
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     assert "| fine | yes |  |" in rows and any("metric.json (task metric) | no | " in row for row in rows)
@@ -65,11 +61,6 @@ def test_the_report_as_json_and_as_tables(task_dir, capsys):
 def test_a_machine_that_can_run_every_task_passes(capsys):
     assert main(["doctor", "--task-dir", str(EMBEDDED_DIR)]) == 0
     assert "32 of 32 tasks can run" in capsys.readouterr().out
-
-
-def test_a_folder_without_tasks_is_refused(tmp_path, capsys):
-    assert main(["doctor", "--task-dir", str(tmp_path)]) == 2
-    assert "has no task; name a task file" in capsys.readouterr().err
 
 
 def test_a_virtual_machine_has_the_programs_but_not_the_metrics(task_dir, capsys):
@@ -226,18 +217,6 @@ def test_a_policy_without_weights_is_not_estimated_as_if_it_had_none(model_path,
     assert f"[FAIL] figures: the size of {tmp_path}/policy is unknown here" in capsys.readouterr().out
 
 
-def test_a_copied_recipe_composes_where_it_lies(tmp_path):
-    assert compose_recipe(copy_recipe("osworld_subset32", tmp_path / "my"), []).gui_agent.max_steps > 0
-
-
-def test_a_recipe_that_would_be_refused_is_told_so(capsys):
-    refused = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=7"
-    assert main(["doctor", "--recipe", "osworld_full", refused]) == 1
-    assert "[FAIL] refused at its start" in capsys.readouterr().out
-    assert main(["doctor", "trainer.nnodes=1"]) == 2
-    assert "name it with --recipe" in capsys.readouterr().err
-
-
 def test_an_import_that_takes_too_long_is_a_finding(monkeypatch):
     monkeypatch.setattr(packages, "PROBE_S", 0.01)
     findings = [*packages.check_registrations(), packages.check_osworld()]
@@ -271,7 +250,7 @@ def test_a_fresh_interpreter_has_all_patches_unless_our_plugin_is_left_out(plugi
 
 def test_without_tasks_the_machine_is_checked(capsys, monkeypatch):
     from arpo_verl.tools.cli import doctor
-    from arpo_verl.tools.cli.checks.finding import Finding
+    from arpo_verl.tools.cli.checks import Finding
 
     monkeypatch.setattr(doctor, "check_registrations", lambda: [])  # they import veRL for many seconds
     monkeypatch.setattr(doctor, "check_osworld", lambda: Finding("OSWorld's client", False, "gone", "get it"))

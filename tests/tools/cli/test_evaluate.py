@@ -12,8 +12,7 @@ from arpo_verl.agent.rollout.vision import ImageGeometry
 from arpo_verl.errors import ConfigError
 from arpo_verl.tasks.loader import EMBEDDED_DIR
 from arpo_verl.tools.cli.main import build_parser, main
-from arpo_verl.tools.cli.playing import read_playing
-from arpo_verl.tools.cli.policies import geometry, open_policy
+from arpo_verl.tools.cli.playing import image_geometry, open_policy, read_playing
 from arpo_verl.tools.evaluation.results import Evaluated, FailedTrial
 
 
@@ -56,7 +55,7 @@ def test_partial_credit_is_of_training_alone():
 def test_screenshots_are_resized_as_the_models_processor_would():
     def geometry_of(*options):
         arguments = build_parser("evaluate").parse_args(["evaluate", "--out", "e", *FAKE, *options])
-        return geometry(arguments.processor, read_playing(arguments))
+        return image_geometry(arguments.processor, read_playing(arguments))
 
     assert geometry_of() == ImageGeometry(*load_family("ui_tars_15").image)
     assert geometry_of("--agent", "model_family=qwen3_vl") == ImageGeometry(*load_family("qwen3_vl").image)
@@ -65,7 +64,7 @@ def test_screenshots_are_resized_as_the_models_processor_would():
 
 def test_the_models_own_processor_says_so_itself(model_path, policy):
     arguments = build_parser("evaluate").parse_args(["evaluate", "--out", "e", *FAKE, "--processor", model_path])
-    assert geometry(arguments.processor, read_playing(arguments)) == ImageGeometry.from_processor(policy[1])
+    assert image_geometry(arguments.processor, read_playing(arguments)) == ImageGeometry.from_processor(policy[1])
 
 
 def test_a_model_that_transformers_does_not_know_is_played_over_a_server_alone(tmp_path, monkeypatch):
@@ -87,37 +86,9 @@ def test_a_model_that_transformers_does_not_know_is_played_over_a_server_alone(t
             pass
 
 
-OUT, SERVER = ["--out", "e"], ["--endpoint", "http://127.0.0.1:1/v1"]
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ([*OUT, *FAKE, "--model", "a", "--endpoint", "b"], "two policies given; name one"),
-        ([*OUT, *FAKE, *SERVER, "--temperature", "-1"], "temperature must be 0 or more"),
-        ([*OUT, *FAKE, *SERVER, "--max-pixels", "9"], "both min_pixels and max_pixels or neither"),
-        ([*OUT, *FAKE, *SERVER, "--agent", "prompt"], "--agent must be KEY=VALUE"),
-        ([*OUT, *FAKE, "--endpoint", "http://a:b@c"], "--endpoint must be an URL"),
-    ],
-)
-def test_wrong_options_are_told_in_one_line(tmp_path, monkeypatch, capsys, options, told):
-    monkeypatch.chdir(tmp_path)
-    assert main(["evaluate", *options]) == 2
-    said = capsys.readouterr().err.strip()
-    assert told in said and "\n" not in said
-    assert not (tmp_path / "e").exists()
-
-
-@pytest.mark.parametrize("text", ["0", "a", "", "15,-1"])
-def test_budgets_are_numbers(text, capsys):
-    with pytest.raises(SystemExit):
-        build_parser("evaluate").parse_args(["evaluate", "--max-steps", text])
-    assert "turn budgets must be numbers from 1" in capsys.readouterr().err
-
-
 def test_lost_trials_are_reported_with_the_last_reason(tmp_path, monkeypatch, capsys):
     lost = Evaluated((), (FailedTrial("t", 0, 15, "EndpointError", "status 400: no images"),), {}, {})
-    monkeypatch.setattr("arpo_verl.tools.cli.policies.open_policy", lambda *_: nullcontext())
+    monkeypatch.setattr("arpo_verl.tools.cli.playing.open_policy", lambda *_: nullcontext())
     monkeypatch.setattr("arpo_verl.tools.evaluation.runner.evaluate", lambda *_: lost)
     monkeypatch.setattr("arpo_verl.tools.evaluation.report.write_report", lambda out: "table")
     assert main(["evaluate", "--endpoint", "http://127.0.0.1:1", "--tasks", "embedded", "--out", str(tmp_path)]) == 1

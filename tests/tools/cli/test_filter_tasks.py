@@ -10,7 +10,7 @@ from support.fake_pool import MISS, FakePool
 from arpo_verl.agent.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.desktops.fake import FakeScript
 from arpo_verl.tasks import load_tasks
-from arpo_verl.tools.cli import policies
+from arpo_verl.tools.cli import playing
 from arpo_verl.tools.cli.main import main
 from arpo_verl.types import Size
 
@@ -35,10 +35,10 @@ def start(tmp_path, monkeypatch):
     """Run the command on two tasks; returns its exit status."""
 
     @contextlib.contextmanager
-    def open_policy(args, playing, out):
+    def open_policy(*_):
         yield Sometimes()
 
-    monkeypatch.setattr(policies, "open_policy", open_policy)
+    monkeypatch.setattr(playing, "open_policy", open_policy)
     for name in ("mixed", "never"):
         file = tmp_path / "tasks" / "os" / f"{name}.json"
         file.parent.mkdir(parents=True, exist_ok=True)

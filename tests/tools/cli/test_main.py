@@ -33,6 +33,16 @@ print(json.dumps([found, build_parser().format_help(), sorted(sys.modules)]))
 """
 
 
+def end_by(monkeypatch, error):
+    """Run a command that raises this error; return the exit status."""
+
+    def run(args):
+        raise error
+
+    monkeypatch.setattr(convert, "run", run)
+    return main.main(["convert", "a.sh"])
+
+
 @pytest.mark.parametrize(
     ("number", "name", "line"),
     [
@@ -47,21 +57,9 @@ print(json.dumps([found, build_parser().format_help(), sorted(sys.modules)]))
     ],
 )
 def test_what_the_file_system_refuses_is_told_in_one_sentence(monkeypatch, capsys, number, name, line):
-    monkeypatch.setattr(convert, "run", _raising(OSError(number, os.strerror(number), name)))
-    assert main.main(["convert", "a.sh"]) == 2
+    assert end_by(monkeypatch, OSError(number, os.strerror(number), name)) == 2
     told = capsys.readouterr().err
     assert told.startswith(f"arpo-verl: {line}") and told.count("\n") == 1
-
-
-def test_an_old_python_is_told_before_anything_is_imported(monkeypatch, capsys):
-    monkeypatch.setattr(main, "_python", lambda: (3, 9))
-    assert main.main(["view", "x"]) == 2
-    assert capsys.readouterr().err.startswith("arpo-verl: this is Python 3.9, but arpo-verl needs 3.11 or newer; make")
-
-
-def test_the_oldest_python_is_the_one_that_the_package_asks_for():
-    oldest = ".".join(map(str, main.OLDEST_PYTHON))
-    assert f'python_requires=">={oldest}"' in (ROOT / "setup.py").read_text()
 
 
 def test_without_a_command_the_list_of_them_is_shown(capsys):
@@ -69,14 +67,25 @@ def test_without_a_command_the_list_of_them_is_shown(capsys):
     assert "usage: arpo-verl" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        BrokenPipeError(errno.EPIPE, "a socket"),
+        ConnectionResetError(errno.ECONNRESET, "reset"),
+        ModuleNotFoundError("No module named 'of_nobody'", name="of_nobody"),
+    ],
+)
+def test_any_other_error_keeps_its_traceback(monkeypatch, error):
+    with pytest.raises(type(error)):
+        end_by(monkeypatch, error)
+
+
 def test_ctrl_c_ends_a_command_in_one_line(monkeypatch, capsys):
-    monkeypatch.setattr(convert, "run", _raising(KeyboardInterrupt()))
-    assert main.main(["convert", "a.sh"]) == 130
+    assert end_by(monkeypatch, KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "\narpo-verl: interrupted\n"
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("lines", [1, 100_000])
+@pytest.mark.parametrize(("lines", "unbuffered"), [(1, ""), (1, "1"), (100_000, "")])
 def test_a_reader_that_has_seen_enough_is_no_error(lines, unbuffered):
     command = f"from arpo_verl.tools.cli import convert, main; convert.run = lambda _: print('x\\n' * {lines})\n"
     command += "raise SystemExit(main.main(['convert', 'a.sh']))"
@@ -88,18 +97,6 @@ def test_a_reader_that_has_seen_enough_is_no_error(lines, unbuffered):
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, "")
-
-
-def test_a_broken_pipe_of_another_kind_keeps_its_traceback(monkeypatch):
-    monkeypatch.setattr(convert, "run", _raising(BrokenPipeError(errno.EPIPE, "a socket")))
-    with pytest.raises(BrokenPipeError):
-        main.main(["convert", "a.sh"])
-
-
-def test_any_other_error_of_the_system_keeps_its_traceback(monkeypatch):
-    monkeypatch.setattr(convert, "run", _raising(ConnectionResetError(errno.ECONNRESET, "reset")))
-    with pytest.raises(ConnectionResetError):
-        main.main(["convert", "a.sh"])
 
 
 @pytest.mark.parametrize("command", main.COMMANDS)
@@ -117,15 +114,12 @@ def test_no_command_takes_the_beginning_of_an_option_for_it(command, capsys):
         assert f"there is no option {word}; did you mean --" in capsys.readouterr().err
 
 
-def test_an_override_may_stand_behind_an_option():
-    words = ["demo", "a=1", "--weights-from", "runs/first", "b=2", "--console", "c=3"]
-    args = main.build_parser("train").parse_args(["train", *words])
+def test_an_override_may_stand_behind_an_option_and_a_mistyped_option_between_them_is_named(capsys):
+    words = ["train", "demo", "a=1", "--weights-from", "runs/first", "b=2", "--console", "c=3"]
+    args = main.build_parser("train").parse_args(words)
     assert (args.recipe, args.overrides, args.console) == ("demo", ["a=1", "b=2", "c=3"], True)
-
-
-def test_a_mistyped_option_between_overrides_is_still_named(capsys):
     with pytest.raises(SystemExit):
-        main.build_parser("train").parse_args(["train", "demo", "a=1", "--consol", "b=2"])
+        main.build_parser("train").parse_args([*words[:3], "--consol", *words[5:6]])
     assert capsys.readouterr().err.count("there is no option --consol; did you mean --console?") == 1
 
 
@@ -146,7 +140,7 @@ def test_a_command_imports_no_other_one(tmp_path):
     code = "import sys; from arpo_verl.tools.cli.main import main; main(sys.argv[1:]); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, "summary", tmp_path], capture_output=True, text=True)
     imported = {name for name in done.stdout.split() if name.startswith("arpo_verl.tools.cli.")}
-    assert imported == {f"arpo_verl.tools.cli.{name}" for name in ("interrupts", "main", "parser", "summary")}
+    assert imported == {f"arpo_verl.tools.cli.{name}" for name in ("main", "parser", "summary", "terminal")}
 
 
 @pytest.mark.parametrize(
@@ -168,23 +162,9 @@ def test_a_missing_package_is_told_in_one_sentence_with_the_extra_that_brings_it
     assert (done.returncode, done.stderr) == (2, line)
 
 
-def test_a_missing_package_of_no_extra_keeps_its_traceback(monkeypatch):
-    error = ModuleNotFoundError("No module named 'of_nobody'", name="of_nobody")
-    monkeypatch.setattr(convert, "run", _raising(error))
-    with pytest.raises(ModuleNotFoundError):
-        main.main(["convert", "a.sh"])
-
-
 def test_an_extra_is_installed_by_its_packages_and_never_by_our_name():
     assert install_extra("desktop") == "pip install python-xlib==0.33"
     assert install_extra("vm") == "pip install 'qemu.qmp>=0.0.6'"
     assert "arpo" not in " ".join(explain_missing(module) for module in EXTRA_OF_MODULE)
     assert all(extra_requirements(extra) for extra in EXTRA_OF_MODULE.values())
     assert pip_install("a", "b<3", options=["--no-deps"]) == "pip install --no-deps a 'b<3'"
-
-
-def _raising(error):
-    def run(args):
-        raise error
-
-    return run

@@ -67,21 +67,6 @@ def test_what_a_copy_changes_counts(tmp_path):
     assert recipe.variant.baseline == "_plain"
 
 
-def test_a_copy_is_not_overwritten(tmp_path, capsys):
-    (tmp_path / "embedded.yaml").write_text("mine")
-    assert main(["recipes", "copy", "embedded", str(tmp_path)]) == 2
-    assert "exists, and we do not overwrite it" in capsys.readouterr().err
-    assert (tmp_path / "embedded.yaml").read_text() == "mine"
-
-
-@pytest.mark.parametrize(
-    "name, hint", [("embeded", "; did you mean embedded? Known: demo"), ("../arpo", "Known: demo")]
-)
-def test_an_unknown_recipe_is_told_with_the_known_ones(name, hint, tmp_path, capsys):
-    assert main(["recipes", "copy", name, str(tmp_path)]) == 2
-    assert hint in capsys.readouterr().err and not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize("order", [("osworld_full", "osworld_subset32"), ("osworld_subset32", "osworld_full")])
 def test_two_copies_of_which_hydra_would_refuse_one_are_refused(order, tmp_path, capsys):
     first, second = order

@@ -14,10 +14,8 @@ from support.run_holder import start_holder
 
 from arpo_verl.plugin.resume import ResumeRecord, write_record
 from arpo_verl.records.starts import read_faults, read_starts
-from arpo_verl.tools.cli import restarts, shown, train, trainer_process
+from arpo_verl.tools.cli import restarts, terminal, train, trainer_process
 from arpo_verl.tools.cli.main import main
-from arpo_verl.tools.cli.shown import shown_command
-from arpo_verl.tools.cli.step_display import StepDisplay, open_display
 
 pytest.importorskip("verl")
 
@@ -63,7 +61,7 @@ def run(tmp_path, monkeypatch, capsys):
         monkeypatch.setenv("PYTHONPATH", path)
         monkeypatch.setenv("STAND_IN", ending)
         monkeypatch.delenv("VERL_PLATFORM", raising=False)
-        monkeypatch.setattr(shown.shutil, "which", lambda name: f"/bin/{name}")
+        monkeypatch.setattr(terminal.shutil, "which", lambda name: f"/bin/{name}")
         capsys.readouterr()
         return main(arguments(tmp_path / "run", *more)), *capsys.readouterr()
 
@@ -151,26 +149,6 @@ def test_weights_from_excludes_a_resume_by_path(tmp_path, run):
     )
     status, out, err = run("crashes", "--restarts=0", *resume, "--weights-from", str(tmp_path / "first"))
     assert status == 2 and "trainer.resume_mode must be auto or disable with --weights-from" in err
-
-
-@pytest.mark.release
-def test_on_a_terminal_the_same_lines_stand_above_a_progress_bar(tmp_path):
-    master, slave = os.openpty()
-    front = start(tmp_path / "run", "ends", stdout=slave, stderr=slave)
-    os.close(slave)
-    shown = b""
-    try:
-        while part := os.read(master, 65536):
-            shown += part
-    except OSError:  # nobody has the other end any more
-        pass
-    os.close(master)
-    assert front.wait() == 0
-    shown = shown.decode()
-    assert "━" in shown and "starting" in shown
-    lines = [re.sub(r"\x1b\[[0-?]*[A-Za-z]", "", line).strip("\r") for line in re.split(r"\r?\n|\r", shown)]
-    assert [line for line in lines if line.startswith("step ") and " of " in line] == STEPS
-    assert not any("noise" in line for line in lines)
 
 
 def test_what_failed_is_shown_with_the_log_s_last_lines(tmp_path, run):
@@ -343,16 +321,6 @@ def test_on_a_cluster_a_run_waits_for_its_gpus(tmp_path, run, monkeypatch):
     assert status == 0 and "waits        until the Ray cluster answers and has 1 free GPUs\ngoes on" in out
 
 
-def test_without_rich_a_terminal_gets_plain_lines(monkeypatch):
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    with open_display(3) as display:
-        assert type(display) is not StepDisplay
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    with open_display(3) as display:
-        assert type(display) is StepDisplay
-
-
 def test_a_finished_run_is_not_started_again(tmp_path, run):
     run("ends")
     before = (tmp_path / "run" / "output.log").read_text()
@@ -374,7 +342,7 @@ def test_the_stock_console_comes_back_by_an_option(tmp_path):
 
 
 def test_a_command_that_is_not_on_the_path_is_shown_with_its_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(shown.shutil, "which", lambda name: None)
-    monkeypatch.setattr(shown.sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
+    monkeypatch.setattr(terminal.shutil, "which", lambda name: None)
+    monkeypatch.setattr(terminal.sys, "executable", str(tmp_path / ".venv" / "bin" / "python"))
     monkeypatch.chdir(tmp_path)
-    assert shown_command("view", tmp_path / "a run") == f".venv/bin/arpo-verl view '{tmp_path}/a run'"
+    assert terminal.shown_command("view", tmp_path / "a run") == f".venv/bin/arpo-verl view '{tmp_path}/a run'"

@@ -99,29 +99,14 @@ def test_an_end_of_input_before_any_reply_is_told(play, monkeypatch):
     assert status == 2 and "at least one reply" in printed and file is None
 
 
+def test_a_task_of_ones_own_has_no_expert(play):
+    status, printed, _ = play("--expert")
+    assert status == 2 and "the expert has no script" in printed
+
+
 def test_an_infrastructure_fault_is_told_and_evaluated_by_nobody(play):
     status, printed, file = play("--option", 'provider_options={"fail": {"step": [1]}}', replies=HIT)
     assert status == 2 and "scripted failure of step" in printed and file is None and "score" not in printed
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--option", "wait=3"], "did you mean environment.wait_s"),
-        (["--option", "wait_s"], "KEY=VALUE"),
-        (["--option", "wait_s=soon"], "environment.wait_s must be"),
-        (["--expert"], "the expert has no script"),
-        (["--max-steps", "0"], "gui_agent.max_steps"),
-    ],
-)
-def test_wrong_arguments_are_named(play, arguments, message):
-    status, printed, _ = play(*arguments)
-    assert status == 2 and message in printed
-
-
-def test_the_expert_knows_one_screen_only(capsys):
-    assert main(["try", "dialog-confirm-yes", "--expert", "--screen", "800x600"]) == 2
-    assert "must be [640, 480], the expert's own, got [800, 600]" in capsys.readouterr().err
 
 
 @pytest.mark.desktop

@@ -50,26 +50,8 @@ def test_a_port_in_use_is_passed_over_unless_it_was_asked_for():
     with view._listen("127.0.0.1", None) as first, view._listen("127.0.0.1", None) as second:
         ports = [listener.getsockname()[1] for listener in (first, second)]
         assert view.DEFAULT_PORT <= ports[0] < ports[1]
-        with pytest.raises(
-            view.ConfigError, match=f"another program uses the port {ports[0]} of 127.0.0.1; leave out --port"
-        ):
+        with pytest.raises(view.ConfigError, match=f"port {ports[0]} of 127.0.0.1: .* in use .*; leave out --port"):
             view._listen("127.0.0.1", ports[0])
-
-
-@pytest.mark.parametrize(
-    "args, message",
-    [
-        (["--host", "no.such.host.invalid"], "--host must be a name or address of this machine"),
-        (["--max-episodes", "3"], "--max-episodes works only with --export"),
-        (["--export", "x", "--max-episodes", "0"], "--max-episodes must be positive, got 0"),
-        (["--export", "x", "--steps", "-"], "--steps must be a step or a range"),
-        (["--export", "x", "--task", "none"], "no episode in "),
-    ],
-)
-def test_what_it_cannot_do_is_told_in_one_line(written, capsys, args, message):
-    written.episode(1)
-    assert main(["view", str(written.path), *args]) == 2
-    assert re.search(message, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
@@ -80,14 +62,11 @@ def test_what_it_cannot_do_is_told_in_one_line(written, capsys, args, message):
         (["--steps", "2-3"], [2, 3]),
         (["--steps=-2"], [1, 2]),
         (["--steps", "3-"], [3, 12]),
-        (["--task", "odd-*"], [1, 3]),
-        (["--max-episodes", "2"], [3, 12]),
-        (["--task", "odd-*", "--max-episodes", "1"], [3]),
     ],
 )
 def test_an_export_holds_what_was_asked_for(written, tmp_path, capsys, args, steps):
     for step in (1, 2, 3, 12):
-        written.episode(step, "odd-one" if step % 2 else "even-one", uid=f"u{step}")
+        written.episode(step, uid=f"u{step}")
     assert main(["view", str(written.path), "--export", str(tmp_path / "out"), *args]) == 0
     assert sorted(int(path.name[5:]) for path in (tmp_path / "out" / "shots").iterdir()) == steps
     assert f"{len(steps)} episodes" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""This checks that the packages are here, and that veRL finds ours."""
+"""Whether the packages are here, and whether veRL finds ours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from arpo_verl.lib import run_marker
-from arpo_verl.tools.cli.checks.finding import Finding
+from arpo_verl.tools.cli.checks import Finding
 from arpo_verl.versions import (
     EASYR1,
     FOR_GPUS,
@@ -202,10 +202,10 @@ def _patch_finding(place: str, why: str | None, remedy: str) -> Finding:
     return Finding(f"patch of {module}", not why, f"{names}: {detail}", remedy, is_needed)
 
 
-def check_osworld() -> Finding:
-    """Check whether OSWorld's client imports here, though another Python may host desktops."""
+def check_osworld(python: str = sys.executable) -> Finding:
+    """Check whether this Python imports OSWorld's client, though another one may host desktops."""
     try:
-        probe = _run_probe(_OSWORLD_PROBE)
+        probe = _run_probe(_OSWORLD_PROBE, python=python)
     except subprocess.TimeoutExpired:
         return _too_slow("OSWorld's client", "it")
     last = (probe.stderr.strip().splitlines() or ["no output"])[-1]
@@ -214,8 +214,10 @@ def check_osworld() -> Finding:
     return Finding("OSWorld's client", probe.returncode == 0, detail, remedy)
 
 
-def _run_probe(code: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=PROBE_S)
+def _run_probe(
+    code: str, env: Mapping[str, str] | None = None, python: str = sys.executable
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, env=env, timeout=PROBE_S)
 
 
 def _too_slow(subject: str, what: str) -> Finding:

@@ -1,4 +1,4 @@
-"""This checks how much memory and disk a recipe needs, and whether it could start here."""
+"""How much memory and disk a recipe needs, and whether it could start here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from arpo_verl.engines.footprint import Footprint
 from arpo_verl.errors import MissingDependencyError
 from arpo_verl.lib.config import Problems
-from arpo_verl.tools.cli.checks.finding import Finding
+from arpo_verl.tools.cli.checks import Finding
 from arpo_verl.tools.cli.checks.packages import check_recipe_packages
 from arpo_verl.tools.cli.composing import compose_named
 from arpo_verl.tools.cli.recipes import find_recipe

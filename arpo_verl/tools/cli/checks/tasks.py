@@ -1,12 +1,11 @@
-"""This finds out which tasks this machine can run, and what the others lack."""
+"""Which tasks this machine can run, and what the others lack."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from arpo_verl.desktops.config import EnvironmentConfig
@@ -20,7 +19,7 @@ _NAMES = re.compile(r"`[^`]*`|'[^']*'|\((?!apt-get|not in)[^)]*\)|[^\s(]*[./][^\
 
 @dataclass(frozen=True)
 class TaskReport:
-    """This is one task, by its id, or by its file if the id is unreadable; without reasons it can run."""
+    """A task, by its id, or by its file if the id is unreadable; without reasons it can run."""
 
     task: str
     reasons: tuple[str, ...]
@@ -85,12 +84,6 @@ def as_markdown(reports: Sequence[TaskReport]) -> str:
         reasons = "<br>".join(_cell(reason) for reason in report.reasons)
         lines.append(f"| {_cell(report.task)} | {'yes' if report.ok else 'no'} | {reasons} |")
     return "\n".join(lines)
-
-
-def as_json(reports: Sequence[TaskReport]) -> str:
-    """Format as `{"tasks": [{task, ok, reasons}], "reasons": {reason: [task]}}`."""
-    tasks = [{**asdict(report), "ok": report.ok} for report in reports]
-    return json.dumps({"tasks": tasks, "reasons": tasks_by_reason(reports)}, indent=1)
 
 
 def _cell(text: str) -> str:

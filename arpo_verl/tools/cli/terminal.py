@@ -1,13 +1,24 @@
-"""This ends a command that holds desktops properly when it is interrupted."""
+"""What several commands share: how they show other commands, and how an interrupt ends them."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shlex
+import shutil
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 INTERRUPTED = 130
 """The exit status after an interrupt."""
+
+
+def shown_command(name: str, *words: str | Path) -> str:
+    """Return a command of ours to type unchanged, with its folder if that is not on the path, as after `make demo`."""
+    program = "arpo-verl" if shutil.which("arpo-verl") else os.path.relpath(Path(sys.executable).with_name("arpo-verl"))
+    return shlex.join([program, name, *map(str, words)])
 
 
 @contextlib.contextmanager
