@@ -22,9 +22,8 @@ TASKS = [Task(name, f"Click the red square, {name}.", {}) for name in ("one", "t
 
 @pytest.fixture
 def env():
-    env = DesktopEnv(TASKS, "fake", max_steps=3, render_mode="rgb_array")
-    yield env
-    env.close()
+    with DesktopEnv(TASKS, "fake", max_steps=3, render_mode="rgb_array") as env:
+        yield env
 
 
 EMBEDDED = pytest.param("embedded", marks=[pytest.mark.desktop, pytest.mark.release])
@@ -32,12 +31,10 @@ EMBEDDED = pytest.param("embedded", marks=[pytest.mark.desktop, pytest.mark.rele
 
 @pytest.mark.parametrize("desktop", ["fake", EMBEDDED])
 def test_gymnasium_s_own_checker_finds_nothing(desktop):
-    tasks = TASKS if desktop == "fake" else ["dialog-confirm-yes"]
-    if desktop == "embedded":
-        tasks = [task for task in arpo_verl.load_tasks("embedded") if task.task_id in tasks]
+    shipped = [task for task in arpo_verl.load_tasks("embedded") if task.task_id == "dialog-confirm-yes"]
     with warnings.catch_warnings():
         warnings.filterwarnings("error", module="gymnasium")
-        env = DesktopEnv(tasks, desktop, render_mode="rgb_array")
+        env = DesktopEnv(TASKS if desktop == "fake" else shipped, desktop, render_mode="rgb_array")
         env.action_space.seed(0)  # the checker plays actions at random
         check_env(env, skip_render_check=True)
 
@@ -96,28 +93,23 @@ def test_a_sample_of_the_space_is_an_action_of_any_kind(env):
     assert all(sample in env.action_space for sample in samples) and Click(Point(640, 0)) not in env.action_space
 
 
-@pytest.mark.parametrize(
-    ("fails", "error"), [("reset", arpo_verl.DesktopSetupError), ("step", arpo_verl.DesktopLostError)]
-)
-def test_a_fault_is_an_exception_and_no_reward_and_a_failed_reset_no_episode(fails, error):
-    env = DesktopEnv(TASKS, "fake", provider_options={"fail": {fails: [2 if fails == "reset" else 1]}})
+def test_a_fault_is_an_exception_and_no_reward_and_a_failed_reset_no_episode():
+    env = DesktopEnv(TASKS, "fake", provider_options={"fail": {"reset": [2], "step": [1]}})
     env.reset()
-    with pytest.raises(error):
-        env.reset() if fails == "reset" else env.step(Wait())
-    if fails == "reset":
-        with pytest.raises(gymnasium.error.ResetNeeded):
-            env.step(Wait())
+    with pytest.raises(arpo_verl.DesktopLostError):
+        env.step(Wait())
+    with pytest.raises(arpo_verl.DesktopSetupError):
+        env.reset()
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step(Wait())
 
 
-def test_options_of_a_reset_that_do_not_exist_are_refused(env):
+def test_tasks_may_be_named_as_for_load_tasks_and_options_of_a_reset_must_exist():
+    env = DesktopEnv(["embedded"], "fake")
+    assert len(env.tasks) == len(arpo_verl.load_tasks("embedded"))
     for bad in ({"taskid": "one"}, "one"):
         with pytest.raises(arpo_verl.ConfigError, match="options must be a mapping with task_id"):
             env.reset(options=bad)
-
-
-def test_tasks_may_be_named_as_for_load_tasks():
-    env = DesktopEnv(["embedded"], "fake")
-    assert len(env.tasks) == len(arpo_verl.load_tasks("embedded"))
 
 
 def test_what_is_no_action_is_refused_before_it_reaches_the_desktop(env):
@@ -130,33 +122,25 @@ def test_what_is_no_action_is_refused_before_it_reaches_the_desktop(env):
 
 
 def test_a_desktop_of_one_s_own_is_looked_at_for_its_size_and_closed():
-    desktop = FakeEnvironment(screen_size=arpo_verl.Size(800, 600))
-    env = DesktopEnv(TASKS, desktop)
-    assert env.observation_space.shape == (600, 800, 3)
-    env.close()
-    assert desktop.closed
+    desktop, broken = (
+        FakeEnvironment(screen_size=arpo_verl.Size(800, 600)),
+        FakeEnvironment(FakeScript(fail={"reset": [1]})),
+    )
+    with DesktopEnv(TASKS, desktop) as env:
+        assert env.observation_space.shape == (600, 800, 3)
     with pytest.raises(arpo_verl.ConfigError, match="options must be fields of EnvironmentConfig"):
         DesktopEnv(TASKS, FakeEnvironment(), wait_s=1.0)
-
-
-def test_a_desktop_that_cannot_be_looked_at_is_closed():
-    desktop = FakeEnvironment(FakeScript(fail={"reset": [1]}))
     with pytest.raises(arpo_verl.DesktopSetupError):
-        DesktopEnv(TASKS, desktop)
-    assert desktop.closed
+        DesktopEnv(TASKS, broken)
+    assert desktop.closed and broken.closed
 
 
-def test_the_documented_name_makes_it_in_a_fresh_interpreter():
+def test_the_documented_name_makes_it_in_a_fresh_interpreter_and_bad_values_are_refused():
     (call,) = re.findall(r"gymnasium\.make\(\S+\)", arpo_verl.gym.__doc__)
     on_a_fake = call.replace(")", ", desktop='fake')")
-    probe = f"import gymnasium; print({on_a_fake}.spec.to_json())"
+    probe = f"import gymnasium; env = {on_a_fake}; print(env.spec.to_json(), env.reset(seed=1)[0].shape)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
-    assert '"id": "arpo_verl/Desktop-v0"' in done.stdout, done.stderr
-
-
-def test_the_registered_name_makes_it_with_a_bad_value_refused():
-    env = gymnasium.make("arpo_verl.gym:arpo_verl/Desktop-v0", tasks=TASKS, desktop="fake")
-    assert env.reset(seed=1)[0].shape == (480, 640, 3)
+    assert '"id": "arpo_verl/Desktop-v0"' in done.stdout and "(480, 640, 3)" in done.stdout, done.stderr
     for bad in ({"max_steps": 0}, {"render_mode": "human"}, {"tasks": []}):
         with pytest.raises(arpo_verl.ConfigError, match="must be"):
             DesktopEnv(**{"tasks": TASKS, "desktop": "fake", **bad})

@@ -1,4 +1,4 @@
-"""What `make lint` refuses in the package, shown on a planted line each: a rule that is switched off is noticed."""
+"""What `make lint` refuses: more lines than the budget."""
 
 import subprocess
 import sys
@@ -7,32 +7,6 @@ import pytest
 from support import ROOT
 
 pytest.importorskip("ruff")
-
-PLANTED = {
-    "S307": "eval(text)",
-    "S102": "exec(text)",
-    "S602": "import subprocess\nsubprocess.run(text, shell=True)",
-    "S605": "import os\nos.system(text)",
-    "S301": "import pickle\npickle.loads(text)",
-    "S506": "import yaml\nyaml.load(text, Loader=yaml.Loader)",
-    "S110": "try:\n    text()\nexcept Exception:\n    pass",
-    "E722": "try:\n    text()\nexcept:\n    raise KeyError from None",
-    "S113": "import requests\nrequests.get(text)",
-    "S202": "import tarfile\ntarfile.open(text).extractall(text)",
-    "S306": "import tempfile\ntempfile.mktemp()",
-    "S501": "import requests\nrequests.get(text, verify=False, timeout=1)",
-    "TID251": "from unittest.mock import patch\npatch.dict(text)",
-}
-
-
-@pytest.mark.parametrize("room", ["agent/actions", "desktops/osworld", "desktops/pool", "records"])
-def test_a_dangerous_call_is_refused(room):
-    command = [sys.executable, "-m", "ruff", "check", "--output-format", "concise", "--stdin-filename"]
-    for rule, code in PLANTED.items():
-        done = subprocess.run(
-            [*command, f"arpo_verl/{room}/planted.py", "-"], input=code, cwd=ROOT, capture_output=True, text=True
-        )
-        assert f" {rule} " in done.stdout, (rule, done.stdout + done.stderr)
 
 
 def test_more_lines_than_the_budget_are_refused(tmp_path):
