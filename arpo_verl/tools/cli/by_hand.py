@@ -35,7 +35,7 @@ from arpo_verl.tasks.expert import EXPERT_SCREEN, expert_replies
 from arpo_verl.tasks.loader import load_tasks, shipped_file, shipped_ids
 from arpo_verl.tasks.schema import INFEASIBLE
 from arpo_verl.tools.cli.options import build_environment
-from arpo_verl.tools.cli.terminal import INTERRUPTED, ended_by_signals
+from arpo_verl.tools.cli.terminal import ended_by_signals
 from arpo_verl.types import Action, Evaluation, Fail, Observation, Size, StopReason, Task
 
 T = TypeVar("T")
@@ -46,7 +46,8 @@ SEPARATOR = "---"
 def play_by_hand(args: argparse.Namespace) -> int:
     """Play the task of `arpo-verl try`; return 0 after it was played and evaluated."""
     task = find_task(args.task)
-    environment = environment_config(args, task)
+    screen = args.screen or (EXPERT_SCREEN if shipped_file(task.task_id) else OSWORLD_SCREEN)
+    environment = build_environment(args, {"screen_size": screen})
     max_steps = args.max_steps
     if max_steps is None:
         max_steps = len(expert_replies(task.task_id)) if args.expert else 15
@@ -55,15 +56,11 @@ def play_by_hand(args: argparse.Namespace) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     _say(f"task {task.task_id}: {task.instruction}")
     newest = args.out / f"newest-{task.task_id}.png"
-    try:
-        with ended_by_signals(), _WatchedDesktop(environment, newest) as desktop:
-            desktop.prepare()
-            _say(f"the newest screenshot is always in {newest}")
-            episode = play_blocking(task, desktop, conversation, agent)
-            folder = _record(args.out, episode, newest)
-    except KeyboardInterrupt:
-        _say("\ninterrupted: the desktop is closed, without an evaluation")
-        return INTERRUPTED
+    with ended_by_signals(), _WatchedDesktop(environment, newest) as desktop:
+        desktop.prepare()
+        _say(f"the newest screenshot is always in {newest}")
+        episode = play_blocking(task, desktop, conversation, agent)
+        folder = _record(args.out, episode, newest)
     _say(_describe(episode))
     _say(f"recorded in {folder}")
     return 0
@@ -81,16 +78,6 @@ def find_task(name: str) -> Task:
     if len(tasks) != 1:
         raise TaskError(f"try plays one task, but {name} has {len(tasks)}; name the task's own file")
     return tasks[0]
-
-
-def environment_config(args: argparse.Namespace, task: Task) -> EnvironmentConfig:
-    """Return the environment section of the command line.
-
-    Raises:
-        ConfigError: an option does not exist or has a wrong value.
-    """
-    screen = args.screen or (EXPERT_SCREEN if shipped_file(task.task_id) else OSWORLD_SCREEN)
-    return build_environment(args, {"screen_size": screen})
 
 
 def _conversation(args: argparse.Namespace, family: ModelFamily, task: Task, screen: Size) -> Conversation:

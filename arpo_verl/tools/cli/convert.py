@@ -64,12 +64,6 @@ def run(args: argparse.Namespace) -> int:
 
 def _paths(out: Path | None, converted: Sequence[Converted]) -> list[Path]:
     """Return a file for each recipe, numbered if several have the same name."""
-    paths: list[Path] = []
-    for one in converted:
-        path = out or Path("recipes") / f"{one.name}.yaml"
-        number = 2
-        while path in paths:
-            path = (out or Path("recipes") / one.name).with_name(f"{(out.stem if out else one.name)}_{number}.yaml")
-            number += 1
-        paths.append(path)
-    return paths
+    wanted = [out or Path("recipes") / f"{one.name}.yaml" for one in converted]
+    earlier = [wanted[:place].count(path) for place, path in enumerate(wanted)]
+    return [path.with_stem(f"{path.stem}_{n + 1}") if n else path for path, n in zip(wanted, earlier, strict=True)]

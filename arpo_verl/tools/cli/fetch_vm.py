@@ -7,13 +7,12 @@ workers at once into the same file.
 from __future__ import annotations
 
 import argparse
-import os
+import contextlib
 import zipfile
 from pathlib import Path
 
 from arpo_verl.desktops.providers import OS_TYPES
 from arpo_verl.errors import FetchError, MissingDependencyError
-from arpo_verl.lib.files import FULL
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,18 +43,23 @@ def fetch(folder: Path, os_type: str) -> Path:
     except ImportError as error:
         raise MissingDependencyError(f"OSWorld's client is needed ({error}); run arpo-verl install-osworld") from error
     folder.mkdir(parents=True, exist_ok=True)
-    before = Path.cwd()
-    os.chdir(folder)  # the client uses the working folder only
     try:
-        path = Path(DockerVMManager().get_vm_path(os_type=os_type, region=None)).absolute()
+        with contextlib.chdir(folder):  # the client uses the working folder only
+            path = Path(DockerVMManager().get_vm_path(os_type=os_type, region=None)).absolute()
         _check_whole(path, path.with_name(f"{path.name}.zip"))
         return path
     except FetchError:
         raise
-    except Exception as error:  # whatever requests and zipfile raise
-        raise FetchError(_explain(os_type, Path.cwd(), error)) from error
-    finally:
-        os.chdir(before)
+    except zipfile.BadZipFile as error:
+        raise FetchError(
+            f"the download in {folder / 'docker_vm_data'} is not a complete .zip archive ({error}); remove the .zip "
+            "there and run this again"
+        ) from error
+    except Exception as error:  # whatever else the client and requests raise
+        raise FetchError(
+            f"fetching the {os_type} VM into {folder} failed: {error}; run this again to resume, or copy "
+            "docker_vm_data/ there from a machine that has it"
+        ) from error
 
 
 def _check_whole(path: Path, archive: Path) -> None:
@@ -68,17 +72,3 @@ def _check_whole(path: Path, archive: Path) -> None:
         raise FetchError(f"{archive} does not contain {path.name}; remove it and run this again")
     if path.stat().st_size < size:
         raise FetchError(f"the unpacking of {path} was interrupted; remove that file and run this again")
-
-
-def _explain(os_type: str, folder: Path, error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno in FULL:
-        return f"the disk of {folder} is full, and the {os_type} VM takes many GB; free some space and run this again"
-    if isinstance(error, zipfile.BadZipFile):
-        return (
-            f"the download in {folder / 'docker_vm_data'} is not a complete .zip archive ({error}); remove the .zip "
-            "there and run this again"
-        )
-    return (
-        f"fetching the {os_type} VM into {folder} failed: {error}; run this again to resume, or copy docker_vm_data/ "
-        "there from a machine that has it"
-    )

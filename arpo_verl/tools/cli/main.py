@@ -14,7 +14,6 @@ from arpo_verl.errors import ArpoError
 from arpo_verl.lib.files import FULL, explain_refusal
 from arpo_verl.lib.untrusted import printable_lines
 from arpo_verl.tools.cli.parser import CommandParser
-from arpo_verl.tools.cli.terminal import INTERRUPTED
 from arpo_verl.versions import __version__, explain_missing
 
 COMMANDS = {
@@ -74,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except KeyboardInterrupt:
         print("\narpo-verl: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return 128 + signal.SIGINT
     except BrokenPipeError:
         if not _lost_reader():
             raise

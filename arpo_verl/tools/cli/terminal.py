@@ -11,9 +11,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-INTERRUPTED = 130
-"""The exit status after an interrupt."""
-
 
 def shown_command(name: str, *words: str | Path) -> str:
     """Return a command of ours to type unchanged, with its folder if that is not on the path, as after `make demo`."""

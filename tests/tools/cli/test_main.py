@@ -140,7 +140,7 @@ def test_a_command_imports_no_other_one(tmp_path):
     code = "import sys; from arpo_verl.tools.cli.main import main; main(sys.argv[1:]); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, "summary", tmp_path], capture_output=True, text=True)
     imported = {name for name in done.stdout.split() if name.startswith("arpo_verl.tools.cli.")}
-    assert imported == {f"arpo_verl.tools.cli.{name}" for name in ("main", "parser", "summary", "terminal")}
+    assert imported == {f"arpo_verl.tools.cli.{name}" for name in ("main", "parser", "summary")}
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_ctrl_c_at_the_prompt_leaves_nothing_behind(tmp_path):
     screen = f"{1301 + os.getpid() % 256}x{242 + os.getpid() // 256 % 256}"
     command = [sys.executable, "-m", "arpo_verl.tools.cli.main", "try", "dialog-confirm-yes", "--screen", screen]
     command += ["--out", str(tmp_path)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(command, **pipes, preexec_fn=take_interrupts) as process:
         try:
             for line in process.stdout:
