@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 from arpo_verl.desktops.embedded.guest_process import Ended, proof_of
 from arpo_verl.desktops.embedded.machine_provider import GuestAddress, MachineProvider
 from arpo_verl.desktops.vm import template
-from arpo_verl.desktops.vm.boot import PASSWORD, check_disk, start
-from arpo_verl.desktops.vm.config import VmConfig
+from arpo_verl.desktops.vm.config import VmConfig, own_folder
 from arpo_verl.desktops.vm.image import Image
 from arpo_verl.desktops.vm.machine import VirtualMachine
 from arpo_verl.errors import DesktopBootError
@@ -23,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class QemuProvider(MachineProvider):
-    """The provider has one machine at a time: a clone of the image's template, or a cold boot if there can be no clone.
+    """The provider has one machine at a time: a clone of the image's template, or a cold boot if the recipe says so.
 
     Every reset makes another machine, after the old one is gone. Any thread may call its methods, one at a time;
     `stop` may also be called while another one hangs, and ends that one.
@@ -35,7 +33,7 @@ class QemuProvider(MachineProvider):
         path_to_vm: str,
         screen_size: Size,
         boot_timeout_s: float = 300.0,
-        password: str = PASSWORD,
+        password: str = template.PASSWORD,
     ):
         """Check the image; nothing starts yet.
 
@@ -49,7 +47,7 @@ class QemuProvider(MachineProvider):
         self._image = Image.at(path_to_vm)
         self._screen = screen_size
         self._boot_timeout_s = boot_timeout_s
-        self._password = password or PASSWORD
+        self._password = password or template.PASSWORD
         self._machine: VirtualMachine | None = None
         self._lock = threading.RLock()
         self._stops = 0
@@ -114,6 +112,8 @@ class QemuProvider(MachineProvider):
     def _start(self, stops: int) -> None:
         """Start a machine, unless `stop` has been called since the count `stops`."""
         began = time.monotonic()
+        config, timeout_s = self._config, self._boot_timeout_s
+        wanted = config, self._image, self._screen
 
         def is_stopped() -> bool:
             return self._stops != stops
@@ -123,30 +123,24 @@ class QemuProvider(MachineProvider):
             if is_stopped():
                 raise DesktopBootError("the machine was stopped while it started")
 
-        folder = self._template(is_stopped)
-        check_disk(self._config)
+        folder = None
+        if config.template:
+            folder = template.ensure(*wanted, timeout_s, self._password, is_stopped=is_stopped)
+        _check_disk(config)
         try:
-            start(self._config, self._image, self._screen, folder, self._boot_timeout_s, self._password, made)
+            template.start(*wanted, folder, timeout_s, self._password, made)
         except BaseException:
             self._end()
-            if folder is not None and not is_stopped():
+            if folder is not None:
                 template.doubt(folder)
             raise
-        if folder is not None:
-            template.trust(folder)
         origin = "booted" if folder is None else "cloned"
         logger.info("a machine was %s after %.2f s", origin, time.monotonic() - began)
 
-    def _template(self, is_stopped: Callable[[], bool] = lambda: False) -> Path | None:
-        """Return the template to clone; None for a cold boot, with a warning if there can be no template."""
-        if not self._config.template:
-            return None
-        try:
-            return template.ensure(
-                self._config, self._image, self._screen, self._boot_timeout_s, self._password, is_stopped=is_stopped
-            )
-        except template.TemplateError as error:
-            if is_stopped():
-                raise DesktopBootError("the machine was stopped while it waited for a template") from error
-            logger.warning("every desktop and every reset boots cold, which takes minutes: %s", error)
-            return None
+
+def _check_disk(config: VmConfig) -> None:
+    """Check that the disk has room for all that a machine may write, so that a guest cannot fill the host's disk."""
+    free_mib = shutil.disk_usage(own_folder(config.path)).free >> 20
+    if free_mib < config.disk_mib:
+        needed = f"a machine may write {config.disk_mib} MiB (environment.vm.disk_mib); make room"
+        raise DesktopBootError(f"{config.path} has {free_mib} MiB free, but {needed}")

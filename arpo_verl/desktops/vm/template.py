@@ -19,7 +19,6 @@ import shutil
 import stat
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,11 +26,19 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from arpo_verl.desktops.vm import guest
-from arpo_verl.desktops.vm.boot import MANIFEST, PASSWORD, start
 from arpo_verl.desktops.vm.config import VmConfig, own_folder
 from arpo_verl.desktops.vm.image import FIRMWARE, Image, digest
-from arpo_verl.desktops.vm.machine import VirtualMachine, for_template, hardware, require_files, version, which
-from arpo_verl.errors import ArpoError, ConfigError, DesktopBootError, MissingDependencyError
+from arpo_verl.desktops.vm.machine import (
+    VirtualMachine,
+    clone,
+    cold,
+    for_template,
+    hardware,
+    require_files,
+    version,
+    which,
+)
+from arpo_verl.errors import ConfigError, DesktopBootError, MissingDependencyError
 from arpo_verl.lib.files import replacing_directory, write_whole
 from arpo_verl.types import Size
 
@@ -39,8 +46,12 @@ logger = logging.getLogger(__name__)
 
 OLDEST_QEMU = (8, 2)
 """The first version that maps a template's memory from a read-only file."""
+PASSWORD = "password"  # noqa: S105  public
+"""Password of the user in OSWorld's machines."""
+MANIFEST = "manifest.json"
 FORMAT = 1
 FILES = ("memory", "state", "disk")
+COLD = "environment.vm.template=false boots every desktop cold, which takes minutes"
 QUIET_S = 5.0
 """A machine has settled when its screen stayed the same for so long, while its processors were mostly idle."""
 BUSY = 0.2
@@ -52,16 +63,8 @@ LOCK_POLL_S = 0.2
 DISK_MIB = 1024
 """Room for a boot's writes to its disk, and for the devices' state."""
 
-MOST_FAILURES = 2
-"""After so many clones in a row that did not start from a whole template, this process boots cold."""
-
 _read: set[Path] = set()
 """Templates that this process has read and found whole."""
-_failures: Counter[Path] = Counter()
-
-
-class TemplateError(ArpoError, RuntimeError):
-    """No template can be made or used here, so machines boot cold."""
 
 
 def folder_of(config: VmConfig, image: Image, screen: Size) -> Path:
@@ -85,14 +88,14 @@ def ensure(
         is_stopped: asked while another process makes the template; True ends the wait.
 
     Raises:
-        TemplateError: there can be no template here.
-        DesktopBootError: the machine does not boot.
+        ConfigError: there can be no template here.
+        DesktopBootError: the machine does not boot, or the wait took too long.
     """
     binary = which(config)
     if version(binary)[:2] < OLDEST_QEMU:
         found = ".".join(map(str, version(binary)))
-        remedy = "name one by environment.vm.binary"
-        raise TemplateError(f"templates need QEMU 8.2 or newer, but {binary} is {found}; {remedy}")
+        remedy = f"name one by environment.vm.binary, or {COLD}"
+        raise ConfigError(f"templates need QEMU 8.2 or newer, but {binary} is {found}; {remedy}")
     folder = folder_of(config, image, screen)
     own_folder(config.path)
     own_folder(folder.parent)
@@ -103,10 +106,7 @@ def ensure(
                     shutil.rmtree(left)
                 say(f"making a template in {folder}: {reason}")
                 _make(config, image, screen, folder, boot_timeout_s, password, say)
-        _failures.pop(folder, None)
     _read.add(folder)
-    if _failures[folder] >= MOST_FAILURES:
-        raise TemplateError(f"{MOST_FAILURES} clones in a row did not start from {folder}, though its files are whole")
     return folder
 
 
@@ -119,8 +119,10 @@ def _alone(folder: Path, is_stopped: Callable[[], bool]) -> Iterator[Path]:
         try:
             held.acquire(timeout=min(LOCK_POLL_S, LOCK_TIMEOUT_S))  # older filelocks have no `cancel_check`
         except Timeout as error:
-            if is_stopped() or time.monotonic() >= deadline:
-                raise TemplateError(f"another process has been making {folder} for {LOCK_TIMEOUT_S:g} s") from error
+            if is_stopped():
+                raise DesktopBootError("the machine was stopped while it waited for a template") from error
+            if time.monotonic() >= deadline:
+                raise DesktopBootError(f"another process has been making {folder} for {LOCK_TIMEOUT_S:g} s") from error
     try:
         yield lock
     finally:
@@ -128,33 +130,20 @@ def _alone(folder: Path, is_stopped: Callable[[], bool]) -> Iterator[Path]:
 
 
 def doubt(folder: Path) -> None:
-    """Count a clone that did not start: `ensure` reads the template again, and gives it up after some in a row."""
+    """Let `ensure` read a template's files again, since a clone of it did not start."""
     _read.discard(folder)
-    _failures[folder] += 1
 
 
-def trust(folder: Path) -> None:
-    """Forget the failures of a template, since a clone of it started."""
-    _failures.pop(folder, None)
-
-
-def why_unfit(
-    config: VmConfig, image: Image, screen: Size, folder: Path, read_files: bool = True, read_image: bool = False
-) -> str:
+def why_unfit(config: VmConfig, image: Image, screen: Size, folder: Path, read_files: bool = True) -> str:
     """Return why no clone can start from `folder`; empty if one can.
 
     Args:
         read_files: also check every byte of the template.
-        read_image: also check every byte of the image.
-
-    Raises:
-        TemplateError: an earlier attempt found that there can be no template; it is not made again.
     """
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-        made_of, refused = dict(manifest["made_of"]), str(manifest["refused"])
+        made_of = dict(manifest["made_of"])
         files = {name: (manifest["files"][name]["stat"], manifest["files"][name]["blake2b"]) for name in _names(image)}
-        image_digests = manifest["image"]
     except FileNotFoundError:
         return "there is none yet"
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -163,8 +152,6 @@ def why_unfit(
     differing = [name for name in expected if made_of.get(name) != expected[name]]
     if differing:
         return f"it was made with another {', '.join(differing)}"
-    if refused:
-        raise TemplateError(f"{refused}; to try again, remove {folder}")
     for name, (status, content) in files.items():
         if _stat(folder / name) != status:
             return f"its file {name} was changed"
@@ -173,8 +160,6 @@ def why_unfit(
                 return f"its file {name} is corrupt"
         except OSError as error:
             return f"its file {name} cannot be read: {error}"
-    if read_image and _image_digests(image) != image_digests:
-        return "the image was changed"
     return ""
 
 
@@ -206,10 +191,6 @@ def _stat(path: Path) -> list[int]:
     return [status.st_size, status.st_mtime_ns]
 
 
-def _image_digests(image: Image) -> dict[str, str]:
-    return {place: digest(path) for place, path in image.files.items()}
-
-
 def _make(
     config: VmConfig,
     image: Image,
@@ -223,9 +204,8 @@ def _make(
     require_files(image.files.values())
     free_mib = shutil.disk_usage(folder.parent).free >> 20
     if free_mib < config.memory_mib + DISK_MIB:  # a full disk would end QEMU, whose memory lies on it
-        raise TemplateError(
-            f"{folder.parent} has {free_mib} MiB free, but a template may take {config.memory_mib + DISK_MIB}"
-        )
+        needed = f"a template may take {config.memory_mib + DISK_MIB}; make room"
+        raise DesktopBootError(f"{folder.parent} has {free_mib} MiB free, but {needed}")
     with replacing_directory(folder) as scratch:
         _make_disk(image, scratch)
         machine = VirtualMachine(config, image, screen, for_template(config, image, scratch))
@@ -236,24 +216,19 @@ def _make(
             say(f"settled after {time.monotonic() - began:.1f} s")
             agent = guest.has_agent(machine)
             machine.ask("stop")
-            refused = ""
             try:
                 machine.migrate("migrate", "/template/state", SAVE_TIMEOUT_S)
             except DesktopBootError as error:
                 if not machine.is_alive():  # as if the host killed it: another machine may be savable
                     raise
-                refused = f"this machine cannot be saved ({error})"
+                raise ConfigError(f"a machine of {image.disk} cannot be saved ({error}); {COLD}") from error
         finally:
             machine.close()
-        if not refused:
-            seal(config, image, screen, scratch, agent)
-            try:
-                start(config, image, screen, scratch, boot_timeout_s, password).close()
-            except DesktopBootError as error:
-                refused = f"no clone of it started ({error})"
-        if refused:
-            refuse(config, image, screen, scratch, refused)
-    why_unfit(config, image, screen, folder, read_files=False)  # raises if it was refused
+        seal(config, image, screen, scratch, agent)
+        try:
+            start(config, image, screen, scratch, boot_timeout_s, password).close()
+        except DesktopBootError as error:
+            raise ConfigError(f"no clone of {image.disk} started ({error}); {COLD}") from error
     say(f"the template is ready after {time.monotonic() - began:.1f} s")
 
 
@@ -266,30 +241,14 @@ def seal(config: VmConfig, image: Image, screen: Size, folder: Path, agent: bool
     # QEMU's user owned the folder until now, and must not choose the files whose modes and owners we set.
     found = {entry.name: entry.stat(follow_symlinks=False) for entry in os.scandir(folder)}
     if set(found) != set(names) or not all(stat.S_ISREG(one.st_mode) and one.st_nlink == 1 for one in found.values()):
-        raise TemplateError(f"the machine left other files than a template's: {', '.join(sorted(found))}")
+        raise DesktopBootError(f"the machine left other files than a template's: {', '.join(sorted(found))}")
     for name in names:
         os.chown(folder / name, *owner, follow_symlinks=False)
         (folder / name).chmod(0o444)
     manifest = {
         "made_of": _made_of(config, image, screen),
-        "image": _image_digests(image),
         "files": {name: {"stat": _stat(folder / name), "blake2b": digest(folder / name)} for name in names},
         "agent": agent,
-        "refused": "",
-    }
-    write_whole(folder / MANIFEST, json.dumps(manifest, indent=1).encode() + b"\n")
-
-
-def refuse(config: VmConfig, image: Image, screen: Size, folder: Path, reason: str) -> None:
-    """Replace a template's files by the reason why there can be none, so that no process makes it again."""
-    os.chown(folder, os.geteuid(), os.getegid())  # QEMU's user owned it until now
-    for entry in os.scandir(folder):
-        os.unlink(entry.path)
-    manifest = {
-        "made_of": _made_of(config, image, screen),
-        "image": {},
-        "files": {name: {"stat": [], "blake2b": ""} for name in _names(image)},
-        "refused": reason,
     }
     write_whole(folder / MANIFEST, json.dumps(manifest, indent=1).encode() + b"\n")
 
@@ -326,3 +285,49 @@ def await_settled(machine: VirtualMachine) -> None:
         if before is not None and guest.screenshot(machine) == before and worked_s < BUSY * QUIET_S:
             return
     logger.warning("the desktop did not settle within %g s; the template is saved as it is", SETTLE_TIMEOUT_S)
+
+
+# --- Clones ----------------------------------------------------------------------------------------------------------
+
+
+def start(
+    config: VmConfig,
+    image: Image,
+    screen: Size,
+    folder: Path | None,
+    timeout_s: float,
+    password: str = PASSWORD,
+    made: Callable[[VirtualMachine], object] = lambda machine: None,
+) -> VirtualMachine:
+    """Start a machine, and return it when its desktop shows.
+
+    Args:
+        folder: template to clone; None boots the image.
+        password: password of the guest's user, for images without QEMU's agent.
+        made: called with the machine at once; the start fails if the machine is closed after that.
+
+    Raises:
+        DesktopBootError: the machine did not come up; it was closed.
+    """
+    agent = folder is None or _has_agent(folder)
+    origin = cold(config, image) if folder is None else clone(config, image, folder)
+    machine = VirtualMachine(config, image, screen, origin)
+    try:
+        made(machine)
+        if folder is not None:
+            machine.migrate("migrate-incoming", "/template/state", timeout_s)
+            machine.ask("cont")
+            guest.resume(machine, timeout_s, None if agent else password)
+        guest.await_desktop(machine, timeout_s)
+    except BaseException:
+        machine.close()
+        raise
+    return machine
+
+
+def _has_agent(folder: Path) -> bool:
+    """Return whether QEMU's agent answered in the machine that became the template."""
+    try:
+        return bool(json.loads((folder / MANIFEST).read_text())["agent"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DesktopBootError(f"the template in {folder} is gone: {error!r}") from error

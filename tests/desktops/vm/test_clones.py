@@ -19,8 +19,8 @@ from support.machines import BOOT_TIMEOUT_S, SCREEN, sandboxes
 
 from arpo_verl.desktops.embedded.machine_provider import SERVER_PORT
 from arpo_verl.desktops.vm import guest, machine, template
-from arpo_verl.desktops.vm.boot import start
 from arpo_verl.desktops.vm.provider import QemuProvider
+from arpo_verl.desktops.vm.template import start
 from arpo_verl.errors import DesktopBootError
 from arpo_verl.lib.images import SENT, image_size
 from arpo_verl.lib.relay import HOST
@@ -210,7 +210,7 @@ def test_a_template_that_broke_on_its_disk_is_made_again(config, image, folder, 
     provider.start_emulator()
     assert provider.why_gone() == ""
     provider.stop_emulator()
-    assert template.why_unfit(broken, image, SCREEN, theirs, read_image=True) == ""
+    assert template.why_unfit(broken, image, SCREEN, theirs) == ""
 
 
 def test_eight_clones_live_together(clones):
