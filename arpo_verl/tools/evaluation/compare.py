@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.lib.intervals import Paired, pair
+from arpo_verl.tools.evaluation.paired import Paired, pair
 from arpo_verl.tools.evaluation.results import Evaluated
 from arpo_verl.tools.evaluation.statistics import scores_by_task
 from arpo_verl.tools.evaluation.tables import percent

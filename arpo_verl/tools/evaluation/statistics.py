@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from arpo_verl.lib.intervals import Interval, t_quantile, wilson_interval
+from arpo_verl.lib.intervals import Interval, wilson_interval
+from arpo_verl.tools.evaluation.paired import t_quantile
 from arpo_verl.tools.evaluation.results import FailedTrial, Result
 
 SOLVED = 1.0

@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from arpo_verl.lib.intervals import pair
 from arpo_verl.records.json_files import as_number
 from arpo_verl.records.layout import METRICS_FILE
 from arpo_verl.records.metrics_files import MetricsFiles
@@ -19,6 +18,7 @@ from arpo_verl.records.run import Run
 from arpo_verl.records.run_summary import RunSummary, summarize, validation_success
 from arpo_verl.records.runs import RunsFolder
 from arpo_verl.records.starts import read_starts
+from arpo_verl.tools.evaluation.paired import pair
 from arpo_verl.tools.viewer.documents import rounded
 from arpo_verl.tools.viewer.evaluation import evaluation_document, has_evaluation
 from arpo_verl.tools.viewer.overview.success import group_by, is_validation

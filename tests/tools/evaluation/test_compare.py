@@ -6,8 +6,8 @@ import re
 import pytest
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.lib.intervals import sign_flip_test
 from arpo_verl.tools.evaluation.compare import compare
+from arpo_verl.tools.evaluation.paired import sign_flip_test
 from arpo_verl.tools.evaluation.results import Evaluated, Result
 from arpo_verl.types import StopReason
 

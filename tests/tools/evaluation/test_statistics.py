@@ -6,7 +6,7 @@ from statistics import fmean
 
 import pytest
 
-from arpo_verl.lib.intervals import t_quantile
+from arpo_verl.tools.evaluation.paired import t_quantile
 from arpo_verl.tools.evaluation.results import FailedTrial, Result
 from arpo_verl.tools.evaluation.statistics import (
     pass_at_k,

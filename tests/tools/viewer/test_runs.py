@@ -7,8 +7,8 @@ import requests
 from support.viewer_run import ViewerRun
 from support.viewer_server import served
 
-from arpo_verl.lib.intervals import pair
 from arpo_verl.records.runs import RunsFolder
+from arpo_verl.tools.evaluation.paired import pair
 from arpo_verl.tools.viewer import runs
 from arpo_verl.tools.viewer.runs import VALIDATION, RunsFeed, curves_document, pair_document
 
