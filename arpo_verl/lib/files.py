@@ -1,8 +1,8 @@
 """Write files and folders so that they exist completely or not at all, whatever kills the process or the machine.
 
-Two places write differently on purpose. `live.json` is overwritten in place (`records.episode_folder`). A download is
-written to a name that contains its host's, so that the next attempt overwrites what a killed one left
-(`desktops.osworld.task_files`).
+Two places write differently on purpose. `live.json` is overwritten in place (`records/episode_folder.py`). A download
+is written to a name that contains its host's, so that the next attempt overwrites what a killed one left
+(`desktops/osworld/task_files.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import logging
 import os
 import shutil
 import tempfile
-import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from uuid import uuid4
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.lib import reaper
-from arpo_verl.lib.file_lock import FileLock, LockedError, NoLocksError
+from arpo_verl.lib.file_lock import FileLock, LockedError
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +30,7 @@ PART_PREFIX = ".part-"
 
 _CHUNK_BYTES = 1 << 20
 _LOCK = ".in-use"
-_TRIES, _BEING_MADE_S = 20, 60.0
+_TRIES = 20
 
 
 # --- What the system refuses -----------------------------------------------------------------------------------------
@@ -176,7 +175,8 @@ def replace_directory(scratch: Path, target: Path) -> None:
 
 class ScratchFolder:
     """A new folder of this process. It is removed by `remove`, when this object is dropped, or when the process ends,
-    even by a kill; at the latest when another such folder is made.
+    even by a kill; at the latest when another such folder is made. A lock in it, which the kernel releases however the
+    process ends, shows the others that it is used.
 
     Args:
         parent: folder for it, created if missing.
@@ -200,24 +200,18 @@ class ScratchFolder:
 
 
 def _make_locked(parent: Path, prefix: str) -> tuple[Path, FileLock]:
-    """Make a new folder with a lock, which the kernel releases however the process ends."""
+    """Make a new folder and its lock; make another if someone takes it for abandoned before it is locked."""
     tries_left = _TRIES
     while True:
         tries_left -= 1
-        hidden = Path(tempfile.mkdtemp(prefix=f".{prefix}", dir=parent))
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         try:
-            lock = FileLock(hidden / _LOCK)
-            try:
-                # Renamed only once it is locked: otherwise another process could think that it is abandoned.
-                return hidden.rename(parent / hidden.name.removeprefix(".")), lock
-            except OSError:
-                lock.close()
-                raise
-        except (FileNotFoundError, BlockingIOError):  # after a clock jump, another process thought it was abandoned
+            return folder, FileLock(folder / _LOCK)
+        except (FileNotFoundError, LockedError):
             if not tries_left:
                 raise
         except OSError:
-            shutil.rmtree(hidden, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
             raise
 
 
@@ -239,25 +233,12 @@ def _remove_locked(folder: Path, lock: FileLock) -> None:
 
 
 def _remove_abandoned(parent: Path, kind: str) -> None:
-    for folder in (*parent.glob(f"{kind}*"), *filter(_is_left_unmade, parent.glob(f".{kind}*"))):
+    for folder in parent.glob(f"{kind}*"):
         if folder.is_symlink():
             continue
         try:
             lock = FileLock(folder / _LOCK, create=False)
-        except (LockedError, NoLocksError):
-            continue
-        except OSError:  # it is being removed, is not ours, or was left before it had a lock
-            if folder.name.startswith("."):
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
+        except OSError:  # it is used, being made or being removed, or is not ours
             continue
         logger.info("removing %s, left by a process that no longer runs", folder)
         _remove_locked(folder, lock)
-
-
-def _is_left_unmade(hidden: Path) -> bool:
-    """Return whether a folder without its final name is so old that its maker must have been killed."""
-    try:
-        return time.time() - hidden.lstat().st_mtime > _BEING_MADE_S
-    except OSError:
-        return False

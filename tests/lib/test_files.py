@@ -11,28 +11,20 @@ from arpo_verl.lib import file_lock, files
 
 @pytest.mark.parametrize("sync", [True, False])
 def test_a_write_that_the_disk_refuses_leaves_what_was_there_and_no_part(tmp_path, monkeypatch, sync):
-    path = tmp_path / "file"
+    path, synced = tmp_path / "file", []
+    monkeypatch.setattr(os, "fsync", synced.append)
     files.write_whole(path, b"before", sync=sync)
-
-    def refuse(source, target):
-        raise OSError("no space")
-
-    with monkeypatch.context() as full:
+    assert len(synced) == sync
+    with monkeypatch.context() as full, pytest.raises(OSError, match="no space"):
         full.setattr(os, "replace", refuse)
-        with pytest.raises(OSError, match="no space"):
-            files.write_whole(path, b"after", sync=sync)
+        files.write_whole(path, b"after", sync=sync)
     assert path.read_bytes() == b"before" and os.listdir(tmp_path) == ["file"]
     files.write_whole(path, b"after", sync=sync)
     assert path.read_bytes() == b"after" and os.listdir(tmp_path) == ["file"]
 
 
-def test_only_what_is_asked_for_is_synced(tmp_path, monkeypatch):
-    synced = []
-    monkeypatch.setattr(os, "fsync", synced.append)
-    files.write_whole(tmp_path / "a", b"a", sync=False)
-    assert not synced
-    files.write_whole(tmp_path / "b", b"b")
-    assert len(synced) == 1
+def refuse(source, target):
+    raise OSError("no space")
 
 
 def test_a_scratch_folder_is_left_alone_while_its_owner_lives_and_goes_with_it(tmp_path):
@@ -76,20 +68,16 @@ def kill_children():
         child.wait()
 
 
-def test_a_scratch_folder_goes_when_its_process_is_killed(tmp_path):
-    killed_fork(lambda: hold_a_folder(tmp_path))
-    eventually(lambda: not list(tmp_path.iterdir()))
-
-
-def test_a_scratch_folder_goes_also_where_its_process_kills_its_children_before_it_ends(tmp_path):
-    """As a worker of Ray's does whose head died: what was to remove the folder was one of them."""
-    killed_fork(lambda: hold_a_folder(tmp_path, kill_children))
-    eventually(lambda: not list(tmp_path.iterdir()))
-
-
-def test_a_scratch_folder_goes_also_where_no_program_is_on_the_path(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    killed_fork(lambda: hold_a_folder(tmp_path))
+@pytest.mark.parametrize(
+    "before_the_end, path",
+    [(lambda: None, None), (kill_children, None), (lambda: None, "/nothing")],
+    ids=["", "after it killed its children", "without a program on the path"],
+)
+def test_a_scratch_folder_goes_when_its_process_is_killed(tmp_path, monkeypatch, before_the_end, path):
+    """A worker of Ray's whose head died kills its children: what was to remove the folder was one of them."""
+    if path is not None:
+        monkeypatch.setenv("PATH", path)
+    killed_fork(lambda: hold_a_folder(tmp_path, before_the_end))
     eventually(lambda: not list(tmp_path.iterdir()))
 
 
@@ -101,16 +89,13 @@ def test_a_scratch_folder_that_a_kill_left_all_the_same_goes_when_the_next_one_c
     assert list(tmp_path.iterdir()) == [new.path] and not left.exists()
 
 
-@pytest.mark.parametrize("call", [(os, "open"), (file_lock.fcntl, "flock"), (files.Path, "rename")])
-def test_what_a_process_left_that_was_killed_while_it_made_its_folder_goes_later(tmp_path, monkeypatch, call):
-    killed_fork(lambda: (monkeypatch.setattr(*call, kill_itself), files.ScratchFolder(tmp_path, "kind-")))
+def test_what_a_process_left_that_was_killed_while_it_made_its_folder_goes_later(tmp_path, monkeypatch):
+    killed_fork(
+        lambda: (monkeypatch.setattr(file_lock.fcntl, "flock", kill_itself), files.ScratchFolder(tmp_path, "kind-"))
+    )
     (left,) = tmp_path.iterdir()
-    assert left.name.startswith(".kind-")
-    first = files.ScratchFolder(tmp_path, "kind-")
-    assert left.exists()  # its maker could be about to lock it
-    os.utime(left, (0, 0))
-    second = files.ScratchFolder(tmp_path, "kind-")
-    assert sorted(tmp_path.iterdir()) == sorted([first.path, second.path])
+    new = files.ScratchFolder(tmp_path, "kind-")
+    assert list(tmp_path.iterdir()) == [new.path] and left != new.path
 
 
 def test_a_folder_that_another_took_for_abandoned_while_it_was_made_is_made_again(tmp_path, monkeypatch):
@@ -155,10 +140,6 @@ def test_a_kill_while_the_old_folder_goes_leaves_the_new_one_whole(tmp_path, mon
 
 def test_a_replacement_that_the_disk_refuses_leaves_what_was_there(tmp_path, monkeypatch):
     (tmp_path / "policy").mkdir()
-
-    def refuse(source, target):
-        raise OSError("no space")
-
     monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(OSError, match="no space"), files.replacing_directory(tmp_path / "policy"):
         pass
