@@ -69,9 +69,7 @@ def test_a_call_without_a_section_is_told_the_fields_name_alone():
     @dataclass(frozen=True)
     class Call:
         size: Annotated[int, whole(1)]
-
-        def __post_init__(self) -> None:
-            check_fields(self)
+        __post_init__ = check_fields
 
     with pytest.raises(ConfigError, match="^size must be a whole number of at least 1, got 0"):
         Call(0)

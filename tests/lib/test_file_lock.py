@@ -103,8 +103,8 @@ def test_what_the_file_says_reaches_no_terminal_as_an_escape(tmp_path):
     (tmp_path / "lock").write_bytes(b"\x1b]0;title\x07\xff" + b"x" * 1000)
     with pytest.raises(LockedError) as refused:
         FileLock(tmp_path / "lock")
-    assert refused.value.holder.isprintable() and len(refused.value.holder) <= 200
     lock.close()
+    assert refused.value.holder.isprintable() and len(refused.value.holder) <= 200
 
 
 def test_a_full_disk_does_not_refuse_it(tmp_path, monkeypatch):

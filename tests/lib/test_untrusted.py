@@ -68,24 +68,19 @@ def test_json_within_them_is_what_it_says():
 def test_nothing_of_a_text_moves_a_cursor(text):
     assert printable(text).isprintable() and len(printable(text)) == len(text)
     assert all(line.isprintable() for line in printable_lines(f"one\n{text}\nthree").split("\n"))
-
-
-def test_what_can_be_read_stays():
-    assert printable("d\u00e9j\u00e0 vu \u65e5\u672c \U0001f600") == "d\u00e9j\u00e0 vu \u65e5\u672c \U0001f600"
-    assert printable_lines("a\n\nb") == "a\n\nb"
+    readable = "d\u00e9j\u00e0 vu \u65e5\u672c \U0001f600"
+    assert printable(readable) == readable and printable_lines("a\n\nb") == "a\n\nb"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_whoever_reads_a_small_file_of_a_run_or_a_user_refuses_what_is_none(tmp_path, kind):
+    (tmp_path / LATEST_CHECKPOINT).write_text("-5")
+    assert saved_step(tmp_path) is None, "a step before the first"
+    (tmp_path / LATEST_CHECKPOINT).unlink()
     KINDS[kind](tmp_path / LATEST_CHECKPOINT)
     assert saved_step(tmp_path) is None
     with pytest.raises(ConfigError, match="--replies must be a text file of replies"):
         read_replies(tmp_path / LATEST_CHECKPOINT)
-
-
-def test_a_step_before_the_first_is_no_saved_step(tmp_path):
-    (tmp_path / LATEST_CHECKPOINT).write_text("-5")
-    assert saved_step(tmp_path) is None
 
 
 @pytest.mark.parametrize("text", ["[" * 9999, '{"turns": [{"text": 1}]}', '{"turns": [], "image_size": ["a", 1]}', "3"])
