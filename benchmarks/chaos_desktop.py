@@ -274,7 +274,7 @@ class ProxiedProvider(EmbeddedProvider):
 class ProxiedEnvironment(OSWorldEnvironment):
     """As the package's, with the proxy in between."""
 
-    def _make_provider(self, index: int) -> Any:
+    def _make_provider(self) -> Any:
         return ProxiedProvider(self._config.screen_size, **self._config.provider_options)
 
 

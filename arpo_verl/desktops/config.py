@@ -7,10 +7,10 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 from arpo_verl.desktops.providers import INDEX, OS_TYPES, PROVIDERS, Provider
-from arpo_verl.desktops.vm.config import VmConfig
 from arpo_verl.lib.config import (
     Problems,
     build_config,
@@ -50,6 +50,37 @@ _HOST = re.compile(r"[\w-]+(\.[\w-]+)+", re.ASCII)
 
 _Seconds = Annotated[float, number(lambda x: x >= 0, "0 or more seconds")]
 _PositiveSeconds = Annotated[float, number(lambda x: x > 0, "more than 0 seconds")]
+
+
+@dataclass(frozen=True)
+class VmConfig:
+    """Options of the provider `qemu`'s virtual machines."""
+
+    memory_mib: Annotated[int, whole(512)] = 4096
+    """Memory of the guest; OSWorld's have 4 GiB. Clones share the pages that they have not written to."""
+    cpus: Annotated[int, whole(1)] = 4
+    """Processors of the guest; OSWorld's have four."""
+    accelerator: Annotated[str, one_of(("kvm", "tcg"))] = "kvm"
+    """`kvm`, or `tcg`, QEMU's emulation, some ten times slower, for hosts without KVM."""
+    binary: Annotated[str, text("a program")] = "qemu-system-x86_64"
+    """QEMU, by its name or path. Templates need 8.2 or newer."""
+    folder: Annotated[str | None, text("a folder or null")] = None
+    """Folder on a local disk for templates, each as large as the memory that its boot used, and for clones' disk
+    writes. None means `$XDG_CACHE_HOME/arpo_verl/vm` (`~/.cache/...`)."""
+    disk_mib: Annotated[int, whole(256)] = 8192
+    """Most that a machine may write to its disk. A machine that writes more is ended, as its guest's own doing."""
+    template: Annotated[bool, truth()] = True
+    """Whether machines are clones of a template; False boots every desktop and every reset cold."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "environment.vm")
+
+    @property
+    def path(self) -> Path:
+        """Return `folder`, or its default."""
+        if self.folder is not None:
+            return Path(self.folder).expanduser().absolute()
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "arpo_verl", "vm")
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,12 @@ _VOLCENGINE = ("volcenginesdkcore", "volcenginesdkecs", "volcenginesdkautoscalin
 QEMU = "qemu"
 """Our own (`desktops/vm/provider.py`), not the client's; it starts from the same file as the Docker provider."""
 
+OUR_MACHINES = {
+    "embedded": "arpo_verl.desktops.embedded.provider:EmbeddedProvider.of_config",
+    QEMU: "arpo_verl.desktops.vm.provider:QemuProvider.of_config",
+}
+"""Import paths of what makes our own machines, as a recipe may name anybody's: a run imports only the one it uses."""
+
 PROVIDERS: dict[str, Provider] = {
     "docker": Provider({"docker": "docker", **_FILES}, shares_vm=True, allocates=True),
     QEMU: Provider({"qemu.qmp": "qemu.qmp"}, programs=("qemu-img",), shares_vm=True, allocates=True),

@@ -201,23 +201,6 @@ def event_loop() -> asyncio.AbstractEventLoop:
         return _running[1]
 
 
-def when_readable(descriptor: int, act: Callable[[], object]) -> None:
-    """Call `act` once, in a thread, when `descriptor` is readable, as a process's descriptor is at its end."""
-    loop, duplicate = event_loop(), os.dup(descriptor)
-
-    def readable() -> None:
-        loop.remove_reader(duplicate)
-        os.close(duplicate)
-        try:
-            threading.Thread(target=act, name="desktop-end", daemon=True).start()
-        except RuntimeError as error:
-            # From Python 3.12 on, an ending process cannot start threads; then there is nothing left to do.
-            if "interpreter shutdown" not in str(error):
-                raise
-
-    loop.call_soon_threadsafe(loop.add_reader, duplicate, readable)
-
-
 def _forget_after_fork() -> None:
     """Close the ports in a fork of the owner."""
     global _lock

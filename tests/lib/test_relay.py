@@ -8,14 +8,12 @@ import hashlib
 import os
 import socket
 import threading
-from types import SimpleNamespace
 
 import pytest
 import requests
 import uvloop
-from support.desktop_harness import attach
+from support import desktop_harness
 
-from arpo_verl.desktops.embedded.provider import EmbeddedProvider
 from arpo_verl.lib import relay as relay_module
 from arpo_verl.lib.relay import HOST, Relay, to_address, to_passed_socket
 
@@ -233,35 +231,6 @@ def _resident_bytes():
 def test_embedded_desktop_boots_and_answers_where_uvloop_is_installed():
     # Which it is beside any vLLM. The relay asserted asyncio's own class of transports, and no desktop came up.
     with running(uvloop.new_event_loop):
-        provider = EmbeddedProvider((640, 480))
-        provider.start_emulator()
-        try:
-            assert attach(provider).controller.get_screenshot().startswith(b"\x89PNG")
-            provider.revert_to_snapshot()
-        finally:
-            provider.stop_emulator()
-
-
-def test_a_desktop_that_ends_as_its_process_ends_leaves_no_traceback(loop, monkeypatch):
-    """From Python 3.12 on, a process that ends starts no more threads."""
-    refused, looked, problems = threading.Event(), threading.Event(), []
-
-    class Thread:
-        def __init__(self, **options):
-            pass
-
-        def start(self):
-            refused.set()
-            raise RuntimeError("can't create new thread at interpreter shutdown")
-
-    own = relay_module.event_loop()
-    own.set_exception_handler(lambda _, context: problems.append(context))
-    monkeypatch.setattr(relay_module, "threading", SimpleNamespace(Thread=Thread))
-    read, write = os.pipe()
-    relay_module.when_readable(read, print)
-    os.write(write, b".")
-    assert refused.wait(30)
-    own.call_soon_threadsafe(looked.set)
-    assert looked.wait(30) and problems == []
-    os.close(read)
-    os.close(write)
+        with desktop_harness.running() as desktop:
+            assert desktop.controller.get_screenshot().startswith(b"\x89PNG")
+            desktop.provider.revert_to_snapshot()

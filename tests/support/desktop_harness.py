@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import psutil
@@ -37,6 +38,17 @@ def attach(provider: EmbeddedProvider) -> Desktop:
     controller.retry_times, controller.retry_interval = 1, 0
     setup = SetupController(host, int(server), int(chromium), int(vlc), screen_width=640, screen_height=480)
     return Desktop(provider, controller, setup)
+
+
+@contextlib.contextmanager
+def running(**options: Any) -> Iterator[Desktop]:
+    """A desktop of its own, of a provider with these options."""
+    provider = EmbeddedProvider(**options)
+    provider.start_emulator()
+    try:
+        yield attach(provider)
+    finally:
+        provider.stop_emulator()
 
 
 def eventually(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:

@@ -11,9 +11,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from arpo_verl.desktops.config import VmConfig
 from arpo_verl.desktops.embedded import packages, sandbox
 from arpo_verl.desktops.vm import build, machine, template
-from arpo_verl.desktops.vm.config import VmConfig
 from arpo_verl.desktops.vm.image import DISK, Image
 from arpo_verl.types import Size, Task
 from support import ROOT

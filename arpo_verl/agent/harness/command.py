@@ -163,7 +163,7 @@ class _Command:
             with open(os.devnull if self.log is None else self.log, "wb") as file:
                 reason = self._follow(process, said, file)
                 _end(process, said)
-            if not reason and process.returncode and group.events().oom_kills:
+            if not reason and process.returncode and group.oom_kills():
                 reason = f"it used up its memory, {self.memory_mb} MB"
             return CommandEnd(_returncode(process.returncode), reason, self._last_words())
 

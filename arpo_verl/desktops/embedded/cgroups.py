@@ -1,4 +1,4 @@
-"""This module limits a desktop's memory, processors and process ids, by cgroups of version 2 or 1.
+"""Limits of a desktop's memory, processors and process ids, by cgroups of version 2 or 1.
 
 Each desktop has its own group in every hierarchy that offers one of the three. All are in one group `arpo_verl`, so
 that the kernel divides processors among desktops first, then among programs: 300 busy loops in one desktop use that
@@ -36,7 +36,7 @@ _PERIOD_US = 100_000  # the kernel's own
 
 @dataclass(frozen=True)
 class Limits:
-    """These are one desktop's limits."""
+    """One desktop's limits."""
 
     memory_mib: int = 4096
     """Memory of programs, files in memory and the kernel for both. OSWorld's machines have 4 GiB. It is a limit, not a
@@ -47,17 +47,11 @@ class Limits:
     """Processes and threads. A browser with ten pages has 300."""
 
 
-class LimitEvents(NamedTuple):
-    """These count how often a desktop reached its own limits."""
-
-    oom_kills: int
-    """Programs that were killed because `memory_mib` was used up."""
-    pids_refused: int
-    """Processes and threads that did not start because `pids` were running."""
+DEFAULTS = Limits()
 
 
 class Parent(NamedTuple):
-    """We can make groups with these controllers in this group."""
+    """A group in which we can make groups with these controllers."""
 
     folder: Path
     version: int
@@ -65,7 +59,7 @@ class Parent(NamedTuple):
 
 
 class Cgroup:
-    """These are the groups of one desktop; none if the machine offers none, see `parents`."""
+    """The groups of one desktop; none if the machine offers none, see `parents`."""
 
     def __init__(self, limits: Limits, offered: Sequence[Parent] | None = None):
         """Make the groups, and remove those of dead owners."""
@@ -112,14 +106,13 @@ class Cgroup:
         for door in self.doors:
             _write(door, str(pid))
 
-    def events(self) -> LimitEvents:
-        """Return how often the desktop reached its limits so far; 0 if the kernel does not count it."""
-        oom_kills = pids_refused = 0
-        for parent, folder in zip(self.parents, self.folders, strict=True):
-            memory = "memory.events" if parent.version == 2 else "memory.oom_control"
-            oom_kills += _count(folder / memory, "oom_kill")
-            pids_refused += _count(folder / "pids.events", "max")
-        return LimitEvents(oom_kills, pids_refused)
+    def oom_kills(self) -> int:
+        """Return how many programs were killed so far for lack of memory; 0 if the kernel does not count them."""
+        files = {1: "memory.oom_control", 2: "memory.events"}
+        return sum(
+            _count(folder / files[parent.version], "oom_kill")
+            for parent, folder in zip(self.parents, self.folders, strict=True)
+        )
 
     def memory_met(self) -> int:
         """Return how often `memory_mib` was reached; in version 1 only whether it was, since `forget_peak`.

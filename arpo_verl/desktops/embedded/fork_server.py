@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import IO
 
-from arpo_verl.desktops.embedded.process import last_words, start_sandbox
+from arpo_verl.desktops.embedded import process
 from arpo_verl.errors import DesktopBootError
 from arpo_verl.lib.bubblewrap import USER_NAMESPACES
 
@@ -39,7 +39,7 @@ class ForkServer:
     def __init__(self, name: str, command: Callable[[int, InMemory], list[str]]):
         """Start it, without waiting for it."""
         self._name = name
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._is_ready = False
         self._deadline = time.monotonic() + START_TIMEOUT_S
         self._log = tempfile.TemporaryFile()
@@ -48,13 +48,11 @@ class ForkServer:
             inherited = [control.fileno()]
 
             def in_memory(content: bytes) -> int:
-                fd = stack.enter_context(open(os.memfd_create("sandbox"), "w+b", buffering=0)).fileno()
-                os.write(fd, content)
-                os.lseek(fd, 0, os.SEEK_SET)
-                inherited.append(fd)
-                return fd
+                inherited.append(process.in_memory("sandbox", content))
+                stack.callback(os.close, inherited[-1])
+                return inherited[-1]
 
-            self._process = start_sandbox(command(control.fileno(), in_memory), inherited, self._log)
+            self._process = process.start_sandbox(command(control.fileno(), in_memory), inherited, self._log)
         _alive.add(self)
         self._finalizer = weakref.finalize(self, _end, self._process, self._control, self._log)
 
@@ -74,7 +72,9 @@ class ForkServer:
             DesktopBootError: it does not start; with the reason, if it gave one.
         """
         with self._lock:
-            self._await_ready()
+            if not self._is_ready:
+                self._receive(self._deadline)
+                self._is_ready = True
 
     def fork(self, descriptors: Sequence[int]) -> int:
         """Fork a process, which gets copies of these descriptors; return a descriptor of the process.
@@ -83,7 +83,7 @@ class ForkServer:
             DesktopBootError: it cannot.
         """
         with self._lock:
-            self._await_ready()
+            self.await_ready()
             try:
                 socket.send_fds(self._control, [b"fork"], descriptors)
             except OSError as error:
@@ -93,11 +93,6 @@ class ForkServer:
     def close(self) -> None:
         """End it and all its forks. Safe to call twice."""
         self._finalizer()
-
-    def _await_ready(self) -> None:
-        if not self._is_ready:
-            self._receive(self._deadline)
-            self._is_ready = True
 
     def _receive(self, deadline: float) -> list[int]:
         poller = select.poll()
@@ -115,16 +110,18 @@ class ForkServer:
         return descriptors
 
     def _failure(self, reason: str) -> DesktopBootError:
-        words = f" ({reason})" * bool(reason) + last_words(self._process, self._log)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.5)
+        words = f" ({reason})" * bool(reason) + process.tail(self._log)
         refused = ("namespace", "uid map", "unshare", "Operation not permitted", "Permission denied")
         hint = f"; {USER_NAMESPACES}" if any(sign in words for sign in refused) else ""
         return DesktopBootError(f"{self._name} ended{words}{hint}")
 
 
-def _end(process: subprocess.Popen[bytes], control: socket.socket, log: IO[bytes]) -> None:
+def _end(bubblewrap: subprocess.Popen[bytes], control: socket.socket, log: IO[bytes]) -> None:
     """End bubblewrap, which ends the server, which ends every fork."""
-    process.kill()
-    process.wait()
+    bubblewrap.kill()
+    bubblewrap.wait()
     control.close()
     log.close()
 

@@ -1,4 +1,4 @@
-"""This is the host's side of a running sandbox: it starts, boots, commands and ends it."""
+"""The host's side of a running sandbox: it starts, boots, commands and ends it."""
 
 from __future__ import annotations
 
@@ -10,78 +10,43 @@ import socket
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
-from arpo_verl.desktops.embedded import cgroups, fork_server, sandbox, template, users, web_apps
+from arpo_verl.desktops.embedded import cgroups, fork_server, sandbox, users
 from arpo_verl.desktops.embedded.guest import layout
-from arpo_verl.desktops.embedded.process import ProcessHandle, tail
+from arpo_verl.desktops.embedded.machine_provider import MAX_OUTPUT, Ended, RewardProgramRun
+from arpo_verl.desktops.embedded.process import ProcessHandle, in_memory, tail
 from arpo_verl.errors import DesktopBootError
-from arpo_verl.lib import relay
 from arpo_verl.types import Size
 
 logger = logging.getLogger(__name__)
 
 EXIT_TIMEOUT_S = 5.0
 _MAX_PACKET = 65536
-_ANSWER_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 5.0
 _SLICE_S = _DYING_S = 0.5
 _ON_REQUEST = ("stopped", "exit 0", *(f"signal {number}" for number in (1, 2, 3, 9, 15, 19, 20)))
 """Ends that someone asked for: by SIGHUP, SIGINT, SIGQUIT, SIGKILL, SIGTERM, or a clean exit; none is a crash."""
 
-MAX_OUTPUT = 1 << 20
-"""Most bytes of a reward program's output that we read."""
-
-
-@dataclass(frozen=True)
-class RewardProgramRun:
-    """This is a reward program's output, after it ran alone in its desktop."""
-
-    stdout: bytes
-    stderr: bytes
-    """Both at most one byte longer than `MAX_OUTPUT`."""
-    returncode: int | None
-    """The exit status; None if it did not end in time."""
-    spoiled: str = ""
-    """Why it could not run: an obstacle that the desktop's programs left."""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """The X server or the guest server did not crash: someone ended it, or the desktop's memory ran out."""
-
-    cause: str
-    is_proof: bool
-    """Whether only the desktop's programs can have done it: they ended all processes that they may, and process 1
-    lives, or they used up the desktop's memory. A host's owner may also end a single process."""
-
-
-def proof_of(ended: Ended | None) -> str:
-    """Return how the desktop's own programs ended it; empty without proof."""
-    return ended.cause if ended is not None and ended.is_proof else ""
-
 
 class GuestProcess:
-    """This is one sandbox. It ends with this object, or with the process that holds it, in any case."""
+    """One sandbox. It ends with this object, or with the process that holds it, in any case."""
 
-    def __init__(self, extra_read_only: Sequence[str] = (), limits: cgroups.Limits | None = None):
+    def __init__(self, extra_read_only: Sequence[str] = (), limits: cgroups.Limits = cgroups.DEFAULTS):
         """Start the sandbox, without booting a desktop.
 
         Args:
             extra_read_only: further folders of this machine that its programs may read.
-            limits: the limits of its programs; None takes the defaults.
+            limits: the limits of its programs.
 
         Raises:
             MissingDependencyError: a program or a Python package is not installed.
             DesktopBootError: it does not start.
         """
-        limits = limits or cgroups.Limits()
-        self._template = template.template_for(extra_read_only)
+        self._template = sandbox.template_for(extra_read_only)
         self._log = tempfile.TemporaryFile()
         self._out_of_memory_kills = _out_of_memory_kills()
-        self._events_at_end: cgroups.LimitEvents | None = None
-        self._met_at_end, self._words_at_end = 0, ""
         self._control, control = _pair()
         self._connections, connections = _pair()
         self._connections.setblocking(False)
@@ -99,19 +64,17 @@ class GuestProcess:
             self.close()
             raise
         self._begin_counting()
-        relay.when_readable(self._process.descriptor, _weak_bury(self))
 
-    def boot(self, size: Size, command_timeout_s: float, timeout_s: float) -> float:
-        """Start the desktop in it, once; return the seconds that the guest took.
+    def boot(self, size: Size, command_timeout_s: float, timeout_s: float) -> None:
+        """Start the desktop in it, once.
 
         Raises:
             DesktopBootError: it did not start; close this sandbox.
         """
         command = {"width": size.width, "height": size.height, "command_timeout_s": command_timeout_s}
         self._out_of_memory_kills = _out_of_memory_kills()
-        booted_s = float(self._ask("boot", command, timeout_s)[0]["boot"])
+        self.ask("boot", command, timeout_s)
         self._begin_counting()
-        return booted_s
 
     def connect(self, port: int, fd: int) -> None:
         """Pass the descriptor `fd` to the guest as a connection to its `port`.
@@ -121,21 +84,32 @@ class GuestProcess:
         """
         socket.send_fds(self._connections, [b"%d" % port], [fd])
 
-    def serve_apps(self, archive: bytes, timeout_s: float) -> None:
-        """Serve mock web applications on the desktop's loopback, see `web_apps.pack`.
+    def ask(
+        self, name: str, arguments: dict[str, Any], timeout_s: float, content: bytes | None = None
+    ) -> tuple[dict[str, Any], list[int]]:
+        """Return process 1's answer to a command, and the files that came with it.
+
+        Args:
+            content: sent with the command, as a file.
 
         Raises:
-            DesktopBootError: they do not start.
+            DesktopBootError: it does not answer, or reports a failure.
         """
-        self._ask("serve_apps", {}, timeout_s, archive)
-
-    def seal(self) -> None:
-        """End a task's set-up: from now on nobody can change the applications' initial state.
-
-        Raises:
-            DesktopBootError: process 1 does not answer.
-        """
-        self._ask("seal", {}, _ANSWER_TIMEOUT_S)
+        fd = None if content is None else in_memory(name, content)
+        try:
+            socket.send_fds(self._control, [json.dumps({name: arguments}).encode()], [] if fd is None else [fd])
+            message, fds = self._receive(timeout_s)
+            while name not in message:
+                logger.debug("a late answer of process 1's: %s", message)
+                for late in fds:
+                    os.close(late)
+                message, fds = self._receive(timeout_s)
+            return message, fds
+        except (OSError, ValueError) as error:  # it ended before it read this, or was closed meanwhile
+            raise DesktopBootError(f"the desktop's sandbox is gone ({error}){self._last_words()}") from error
+        finally:
+            if fd is not None:
+                os.close(fd)
 
     def run_reward_program(self, program: bytes, timeout_s: float) -> RewardProgramRun:
         """Kill all programs of the desktop, then run a Python program in it, alone. Nothing runs there afterwards.
@@ -144,7 +118,7 @@ class GuestProcess:
             DesktopBootError: process 1 does not answer.
         """
         patience_s = timeout_s + fork_server.FORK_TIMEOUT_S
-        message, fds = self._ask("run_reward_program", {"timeout_s": timeout_s}, patience_s, program)
+        message, fds = self.ask("run_reward_program", {"timeout_s": timeout_s}, patience_s, program)
         try:
             outputs = [os.pread(fd, MAX_OUTPUT + 1, 0) for fd in fds]
         finally:
@@ -165,7 +139,7 @@ class GuestProcess:
         if not self.is_alive():
             return Ended("all of its memory was used up", True) if self._killed_by_own_limit() else None
         try:
-            down: dict[str, str] = self._ask("why_down", {}, _ANSWER_TIMEOUT_S)[0]["why_down"]
+            down: dict[str, str] = self.ask("why_down", {}, ANSWER_TIMEOUT_S)[0]["why_down"]
         except DesktopBootError as error:
             logger.debug("the desktop's process 1 does not answer: %s", error)
             return None
@@ -181,7 +155,7 @@ class GuestProcess:
     def _killed_by_own_limit(self) -> bool | None:
         """Return whether the desktop's own memory limit killed programs since the boot; None if the host's kernel may
         have killed others for lack of memory."""
-        own_kills, before, now = self.limit_events().oom_kills, self._out_of_memory_kills, _out_of_memory_kills()
+        own_kills, before, now = self.own_oom_kills(), self._out_of_memory_kills, _out_of_memory_kills()
         if before is None or now is None or now - before > own_kills:
             return None
         return own_kills > 0
@@ -189,8 +163,17 @@ class GuestProcess:
     def was_hit_by_host(self) -> bool:
         """Return whether one of its programs was killed because this host, or a group above, ran out of memory, and not
         by its own limit."""
-        oom_kills, is_met = self._oom_kills()
-        return oom_kills > 0 and not is_met
+        return self._oom_kills() > 0 and not self._has_met_limit()
+
+    def own_oom_kills(self) -> int:
+        """Return how many of its programs were killed since the boot because they reached its own memory limit."""
+        return self._oom_kills() if self._has_met_limit() else 0
+
+    def _oom_kills(self) -> int:
+        return self._cgroup.oom_kills() - self._kills_at_boot
+
+    def _has_met_limit(self) -> bool:
+        return self._cgroup.memory_met() > self._met_at_boot
 
     def kill(self) -> None:
         """End it without waiting; you must still `close` it."""
@@ -200,32 +183,13 @@ class GuestProcess:
         """End it and wait until it is gone. Safe to call twice."""
         self._finalizer()
 
-    def limit_events(self) -> cgroups.LimitEvents:
-        """Return how often the desktop's programs reached its own limits."""
-        since, now = self._events_at_boot, self._events_at_end or self._cgroup.events()
-        oom_kills, is_met = self._oom_kills()
-        return cgroups.LimitEvents(oom_kills * is_met, now.pids_refused - since.pids_refused)
-
-    def _oom_kills(self) -> tuple[int, bool]:
-        """Return how many programs were killed for lack of memory since the boot, and whether it hit its own limit."""
-        now = self._events_at_end or self._cgroup.events()
-        is_met = (self._met_at_end or self._cgroup.memory_met()) > self._met_at_boot
-        return now.oom_kills - self._events_at_boot.oom_kills, is_met
-
-    def _bury(self) -> None:
-        """Give back its resources, after it ended by itself."""
-        if self._finalizer.alive:
-            self._events_at_end, self._met_at_end = self._cgroup.events(), self._cgroup.memory_met()
-            self._words_at_end = self._last_words()
-            self.close()
-
     def _last_words(self) -> str:
         self._process.has_ended(_DYING_S)
-        return self._words_at_end if self._log.closed else tail(self._log)
+        return "" if self._log.closed else tail(self._log)
 
     def _begin_counting(self) -> None:
         self._cgroup.forget_peak()
-        self._events_at_boot, self._met_at_boot = self._cgroup.events(), self._cgroup.memory_met()
+        self._kills_at_boot, self._met_at_boot = self._cgroup.oom_kills(), self._cgroup.memory_met()
 
     def _enter(self, limits: cgroups.Limits) -> None:
         """Put its process 1 under the limits, and let it leave the template."""
@@ -247,33 +211,6 @@ class GuestProcess:
         except OSError as error:
             raise DesktopBootError(f"the desktop's sandbox is gone ({error}){self._last_words()}") from error
         self._receive(fork_server.FORK_TIMEOUT_S)
-
-    def _ask(
-        self, name: str, arguments: dict[str, Any], timeout_s: float, content: bytes | None = None
-    ) -> tuple[dict[str, Any], list[int]]:
-        """Return process 1's answer to a command, and the files that came with it.
-
-        Args:
-            content: sent with the command, as a file.
-
-        Raises:
-            DesktopBootError: it does not answer, or reports a failure.
-        """
-        fd = None if content is None else web_apps.in_memory(name, content)
-        try:
-            socket.send_fds(self._control, [json.dumps({name: arguments}).encode()], [] if fd is None else [fd])
-            message, fds = self._receive(timeout_s)
-            while name not in message:
-                logger.debug("a late answer of process 1's: %s", message)
-                for late in fds:
-                    os.close(late)
-                message, fds = self._receive(timeout_s)
-            return message, fds
-        except (OSError, ValueError) as error:  # it ended before it read this, or was closed meanwhile
-            raise DesktopBootError(f"the desktop's sandbox is gone ({error}){self._last_words()}") from error
-        finally:
-            if fd is not None:
-                os.close(fd)
 
     def _receive(self, timeout_s: float) -> tuple[dict[str, Any], list[int]]:
         deadline = time.monotonic() + timeout_s
@@ -326,17 +263,6 @@ def _end(
     cgroup.close()
     if user is not None:
         user.close()
-
-
-def _weak_bury(guest: GuestProcess) -> Callable[[], None]:
-    """Return `guest._bury` for a thread, without keeping a forgotten guest alive."""
-    bury = weakref.WeakMethod(guest._bury)
-
-    def call() -> None:
-        if (method := bury()) is not None:
-            method()
-
-    return call
 
 
 _alive: weakref.WeakSet[GuestProcess] = weakref.WeakSet()

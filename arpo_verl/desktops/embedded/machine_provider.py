@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from arpo_verl.errors import ConfigError
@@ -31,6 +32,38 @@ class GuestAddress(NamedTuple):
             ports: the host's port for each of `GUEST_PORTS`.
         """
         return cls(host, *(ports[port] for port in GUEST_PORTS))
+
+
+MAX_OUTPUT = 1 << 20
+"""Most bytes of a reward program's output that we read."""
+
+
+@dataclass(frozen=True)
+class RewardProgramRun:
+    """A reward program's output, after it ran alone in its desktop."""
+
+    stdout: bytes
+    stderr: bytes
+    """Both at most one byte longer than `MAX_OUTPUT`."""
+    returncode: int | None
+    """The exit status; None if it did not end in time."""
+    spoiled: str = ""
+    """Why it could not run: an obstacle that the desktop's programs left."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the X server or the guest server ended without a crash: someone ended it, or the desktop's memory ran out."""
+
+    cause: str
+    is_proof: bool
+    """Whether only the desktop's programs can have done it: they ended all processes that they may, and process 1
+    lives, or they used up the desktop's memory. A host's owner may also end a single process."""
+
+
+def proof_of(ended: Ended | None) -> str:
+    """Return how the desktop's own programs ended it; empty without proof."""
+    return ended.cause if ended is not None and ended.is_proof else ""
 
 
 class MachineProvider(ABC):
@@ -100,10 +133,6 @@ class MachineProvider(ABC):
                     f"{type(self).__name__}.address must give an IPv4 address or localhost, got {host!r}"
                 ) from error
         return f"{host}:{server}:{chromium}:{_VNC_PORT}:{vlc}"
-
-    def save_state(self, path_to_vm: str = "", snapshot_name: str = "") -> None:
-        """Raise: the only state to go back to is the fresh machine."""
-        raise NotImplementedError(f"{type(self).__name__} keeps no snapshots: it always goes back to a fresh machine")
 
     def revert_to_snapshot(self, path_to_vm: str = "", snapshot_name: str = "") -> str:
         """Do the same as `reset`; return `path_to_vm`, since the machine's name stays the same."""

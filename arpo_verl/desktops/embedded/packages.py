@@ -1,4 +1,4 @@
-"""This script lists the embedded desktop's Debian and Ubuntu packages. It needs the standard library only:
+"""List and install the embedded desktop's Debian and Ubuntu packages, with the standard library only:
 
 python packages.py list [osworld|docker|vm]       every package, one a line
 python packages.py missing [osworld|docker|vm]    those that are not installed

@@ -7,19 +7,16 @@ import os
 import select
 import signal
 import subprocess
-import threading
 import weakref
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import IO, TypeVar
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO
 
-from arpo_verl.lib import reaper, relay
-
-T = TypeVar("T")
+from arpo_verl.lib import reaper
 
 
 class ProcessHandle:
-    """This is a handle on any process of this machine, by a descriptor that never comes to mean another process."""
+    """A handle on any process of this machine, by a descriptor that never comes to mean another process."""
 
     def __init__(self, descriptor: int):
         self.descriptor = descriptor
@@ -43,42 +40,23 @@ class ProcessHandle:
         return bool(poller.poll(timeout_s * 1000))
 
 
-class LastingThread:
-    """This thread does one task after the other and lasts as long as this process; a fork starts a new one."""
-
-    def __init__(self, name: str):
-        self._name = name
-        self._executor: ThreadPoolExecutor | None = None
-        self._lock = threading.Lock()
-        _threads.add(self)
-
-    def submit(self, task: Callable[[], T]) -> Future[T]:
-        """Submit a task, as to an executor."""
-        with self._lock:
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(1, thread_name_prefix=self._name)
-            return self._executor.submit(task)
-
-    def _forget(self) -> None:
-        self._executor, self._lock = None, threading.Lock()
+_threads: dict[tuple[int, str], ThreadPoolExecutor] = {}
 
 
-_threads: weakref.WeakSet[LastingThread] = weakref.WeakSet()
-_spawner = LastingThread("desktop-spawner")
-
-
-def in_lasting_thread(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-    """Run `start` in a thread that lasts as long as this process.
-
-    For bubblewrap's --die-with-parent the parent is the thread that started it, and a caller's thread may end early.
-    """
-    return _spawner.submit(start).result()
+def lasting_thread(name: str) -> ThreadPoolExecutor:
+    """Return a thread that does one task after the other and lasts as long as this process; a fork gets another."""
+    return _threads.setdefault((os.getpid(), name), ThreadPoolExecutor(1, thread_name_prefix=name))
 
 
 def start_sandbox(command: Sequence[str], inherited: Sequence[int], log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start a bubblewrap that the kernel kills when this process ends, and collect it if it ends first."""
-    process = in_lasting_thread(
-        lambda: subprocess.Popen(
+    """Start a bubblewrap that the kernel kills when this process ends.
+
+    For its --die-with-parent the parent is the thread that started it, and a caller's thread may end early. So a thread
+    that lasts starts it.
+    """
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -88,18 +66,17 @@ def start_sandbox(command: Sequence[str], inherited: Sequence[int], log: IO[byte
             cwd="/",
             env=reaper.marked_environment(),
         )
-    )
-    descriptor = os.pidfd_open(process.pid)
-    relay.when_readable(descriptor, process.wait)
-    os.close(descriptor)
-    return process
+
+    return lasting_thread("desktop-spawner").submit(start).result()
 
 
-def last_words(process: subprocess.Popen[bytes], log: IO[bytes]) -> str:
-    """Return an ending sandbox's last output, for the end of a message; empty if there is none."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(0.5)
-    return tail(log)
+def in_memory(name: str, content: bytes) -> int:
+    """Return the descriptor of a file in memory with this content; the caller closes it."""
+    fd = os.memfd_create(name)
+    with open(fd, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
 
 
 def tail(log: IO[bytes]) -> str:
@@ -107,11 +84,3 @@ def tail(log: IO[bytes]) -> str:
     log.seek(max(0, log.seek(0, os.SEEK_END) - 2000))
     words = log.read(2000).decode(errors="replace").strip()
     return f": {words}" if words else ""
-
-
-def _forget_after_fork() -> None:
-    for thread in list(_threads):
-        thread._forget()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,4 +1,4 @@
-"""This module finds out which programs a desktop has, from this machine, before any desktop starts."""
+"""Which programs a desktop has, as this machine shows it before any desktop starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This provider makes the embedded desktop a machine that OSWorld's client drives."""
+"""The embedded desktop as a machine that OSWorld's client drives."""
 
 from __future__ import annotations
 
@@ -9,28 +9,42 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from arpo_verl.desktops.embedded.cgroups import Limits
-from arpo_verl.desktops.embedded.guest_process import Ended, GuestProcess, RewardProgramRun, proof_of
-from arpo_verl.desktops.embedded.machine_provider import GUEST_PORTS, GuestAddress, MachineProvider
-from arpo_verl.desktops.embedded.process import LastingThread
+from arpo_verl.desktops.embedded.guest_process import ANSWER_TIMEOUT_S, GuestProcess
+from arpo_verl.desktops.embedded.machine_provider import (
+    GUEST_PORTS,
+    Ended,
+    GuestAddress,
+    MachineProvider,
+    RewardProgramRun,
+    proof_of,
+)
+from arpo_verl.desktops.embedded.process import lasting_thread
 from arpo_verl.desktops.embedded.web_apps import WebApp, pack
-from arpo_verl.errors import DesktopBootError
+from arpo_verl.errors import ConfigError, DesktopBootError
 from arpo_verl.lib.config import require
 from arpo_verl.lib.relay import HOST, Opener, Relay, to_passed_socket
 from arpo_verl.types import Size
+
+if TYPE_CHECKING:
+    from arpo_verl.desktops.config import EnvironmentConfig
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_SIZE = Size(640, 480)
 SMALLEST, LARGEST = Size(160, 120), Size(4096, 4096)
-_background = LastingThread("desktop-background")
-"""This thread boots and closes desktops in the background, one at a time, to leave CPUs for the episodes."""
+
+
+def _background() -> ThreadPoolExecutor:
+    """Return the thread that boots and closes desktops, one at a time, to leave CPUs for the episodes."""
+    return lasting_thread("desktop-background")
 
 
 class EmbeddedProvider(MachineProvider):
-    """This provider keeps one desktop at a time, an X server with real programs, each in its own sandbox.
+    """A provider that keeps one desktop at a time, an X server with real programs, each in its own sandbox.
 
     After `start` and `reset` the desktop has had no connection since it booted, in a sandbox that no other desktop ever
     had. They boot one unless `boot_next` did so already. The ports stay the same. Any thread may call the methods, one
@@ -80,6 +94,18 @@ class EmbeddedProvider(MachineProvider):
         self._connections_at_boot = 0
         self._lock = threading.RLock()
 
+    @classmethod
+    def of_config(cls, config: EnvironmentConfig, name: str) -> EmbeddedProvider:
+        """Return the provider for a desktop of a recipe's section.
+
+        Raises:
+            ConfigError: an option is unknown or out of range.
+        """
+        try:
+            return cls(config.screen_size, **config.provider_options)
+        except TypeError as error:
+            raise ConfigError(f"environment.provider_options must be EmbeddedProvider's own: {error}") from error
+
     def start(self) -> None:
         """Start a clean desktop, unless there is one already.
 
@@ -95,7 +121,7 @@ class EmbeddedProvider(MachineProvider):
         """Boot the next desktop in the background, while an episode uses this one. Safe to call twice."""
         with self._lock:
             if self._next is None:
-                self._next = _background.submit(self._make_guest())
+                self._next = _background().submit(self._make_guest())
 
     def address(self) -> GuestAddress:
         """Return the address, which stays the same after each reset.
@@ -120,7 +146,8 @@ class EmbeddedProvider(MachineProvider):
             guest, self._guest = self._guest, None
             if guest is not None:
                 guest.close()
-            self._drop_next()
+            if (guest := self._take_next()) is not None:
+                guest.close()
 
     def is_alive(self) -> bool:
         """Return whether the desktop's sandbox runs; even so, the policy may have killed the X server in it."""
@@ -152,16 +179,16 @@ class EmbeddedProvider(MachineProvider):
         """
         archive = pack(apps)
         with self._lock:
-            self._running_guest().serve_apps(archive, self._boot_timeout_s)
+            self._running_guest().ask("serve_apps", {}, self._boot_timeout_s, archive)
 
     def seal(self) -> None:
-        """End the task's set-up, see `GuestProcess.seal`.
+        """End the task's set-up: from now on nobody can change the applications' initial state.
 
         Raises:
             DesktopBootError: the sandbox is gone.
         """
         with self._lock:
-            self._running_guest().seal()
+            self._running_guest().ask("seal", {}, ANSWER_TIMEOUT_S)
 
     def run_reward_program(self, program: str, timeout_s: float) -> RewardProgramRun:
         """Kill the desktop's programs and run a reward program in it, see `GuestProcess.run_reward_program`.
@@ -195,7 +222,7 @@ class EmbeddedProvider(MachineProvider):
         old, self._guest = self._guest, new
         if old is not None:
             old.kill()
-            _background.submit(old.close)
+            _background().submit(old.close)
         self._connections_at_boot = self._relay.connections
         logger.info("a desktop of %dx%d is up after %.2f s", *self.screen_size, time.monotonic() - started)
 
@@ -229,10 +256,6 @@ class EmbeddedProvider(MachineProvider):
             return guest
         guest.close()
         return None
-
-    def _drop_next(self) -> None:
-        if (guest := self._take_next()) is not None:
-            guest.close()
 
     def _connect(self, port: int, fd: int) -> None:
         guest = self._guest

@@ -1,4 +1,4 @@
-"""This module makes the command line of a desktop's sandbox: what its programs see of this machine, and their user.
+"""What a desktop's programs see of this machine, and their user: the command line of their sandbox.
 
 Model output is typed into real terminals, so every program in there counts as hostile. It sees the system's programs
 and this Python read-only, memory to write to, its own processes and its own loopback. It sees no host file to write to,
@@ -12,14 +12,18 @@ namespaces, memory and limits.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from arpo_verl.desktops.embedded import chrome, seccomp, users
+from arpo_verl.desktops.embedded import chrome, packages, seccomp, users
+from arpo_verl.desktops.embedded.fork_server import ForkServer
+from arpo_verl.desktops.embedded.process import lasting_thread
 from arpo_verl.errors import MissingDependencyError
 from arpo_verl.lib import bubblewrap
 from arpo_verl.lib.bubblewrap import PACKAGE, SYSTEM, Profile, python_folders, read_only
@@ -44,7 +48,7 @@ STATE = (ETC, "/var/cache/fontconfig", "/var/lib/dpkg", "/var/lib/libreoffice", 
 
 
 class Memory(NamedTuple):
-    """This limits what may be written to a folder. A file takes about 1 KiB of the kernel's memory beside its bytes."""
+    """Limits of what may be written to a folder. A file takes about 1 KiB of the kernel's memory beside its bytes."""
 
     mib: int
     files: int
@@ -176,3 +180,33 @@ def _python_paths() -> list[str]:
         parent = Path(spec.origin).parent
         paths[str(parent.parent if spec.submodule_search_locations else parent)] = None
     return list(paths)
+
+
+# --- The template ----------------------------------------------------------------------------------------------------
+
+_templates: weakref.WeakValueDictionary[tuple[int, bool, tuple[str, ...]], ForkServer] = weakref.WeakValueDictionary()
+
+
+def template_for(extra_read_only: Sequence[str]) -> ForkServer:
+    """Return this process's template that shows these folders; it starts with its first user and ends with its last.
+
+    Each of its forks is a sandbox's first process, which gets a control channel, one for connections, and a log.
+
+    Raises:
+        MissingDependencyError: a program or a Python package is not installed.
+    """
+    return lasting_thread("desktop-template").submit(_template_for, tuple(extra_read_only)).result()
+
+
+def _template_for(extra_read_only: tuple[str, ...]) -> ForkServer:
+    key = os.getpid(), is_own_user(), extra_read_only
+    template = _templates.get(key)
+    if template is None or not template.is_alive():
+        if missing := packages.missing_packages(packages.BASE):
+            raise MissingDependencyError(
+                f"the embedded desktop needs {', '.join(packages.BASE[name] for name in missing)}; "
+                f"run: {packages.install_command(missing)}"
+            )
+        start = functools.partial(command, extra_read_only=extra_read_only)
+        template = _templates[key] = ForkServer("the desktop's sandbox", start)
+    return template

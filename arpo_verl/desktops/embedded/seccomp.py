@@ -1,4 +1,4 @@
-"""This filter refuses system calls that no program of a desktop needs, before the kernel's own code for them runs.
+"""A filter that refuses system calls that no program of a desktop needs, before the kernel's own code for them runs.
 
 A desktop's programs have no privileges, but they could reach a kernel's bugs without them: through io_uring, user
 namespaces, rare socket families and the like. `bwrap --seccomp` and `prctl(PR_SET_SECCOMP)` take `filter_program`. It

@@ -8,13 +8,13 @@ the host's user ids, they draw from 2^28, so that two of 1,000 desktops get the 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import secrets
 import stat
 import struct
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 from arpo_verl.errors import DesktopBootError
@@ -28,7 +28,7 @@ _LOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 
 
 class UserClaim:
-    """This user id belongs to one desktop until `close`, or the end of this process."""
+    """A user id that belongs to one desktop until `close`, or the end of this process."""
 
     def __init__(self, ids: range):
         """Claim one of `ids`.
@@ -80,17 +80,10 @@ def _lock(fd: int, user_id: int) -> bool:
 
 def _folder() -> Path:
     """Return a folder that only root can use: anybody who can open the file can lock all of it."""
-    for folder in _usable(_FOLDERS):
-        return folder
-    raise DesktopBootError(f"none of {', '.join(_FOLDERS)} is a folder for root only; make one, with mode 0700")
-
-
-def _usable(folders: tuple[str, ...]) -> Iterator[Path]:
-    for folder in folders:
-        try:
+    for folder in _FOLDERS:
+        with contextlib.suppress(OSError):
             os.makedirs(folder, 0o700, exist_ok=True)
             status = os.lstat(folder)
-        except OSError:
-            continue
-        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077:
-            yield Path(folder)
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077:
+                return Path(folder)
+    raise DesktopBootError(f"none of {', '.join(_FOLDERS)} is a folder for root only; make one, with mode 0700")

@@ -1,9 +1,8 @@
-"""This reads a desktop's mock web applications from this host, and passes them on as one file in memory."""
+"""Mock web applications of a desktop, read from this host and passed on as one file in memory."""
 
 from __future__ import annotations
 
 import json
-import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ _LENGTH = struct.Struct(">Q")
 
 @dataclass(frozen=True)
 class WebApp:
-    """This is a built single-page application."""
+    """A built single-page application."""
 
     name: str
     folder: Path
@@ -63,12 +62,3 @@ def _read(path: Path, bytes_left: int) -> bytes:
         raise DesktopSetupError(
             f"a task's web applications must be regular files of at most {MAX_BYTES >> 20} MiB together, but {error}"
         ) from error
-
-
-def in_memory(name: str, content: bytes) -> int:
-    """Return the descriptor of a file in memory with this content; the caller closes it."""
-    fd = os.memfd_create(name)
-    with open(fd, "wb", closefd=False) as file:
-        file.write(content)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import logging
 import math
+import pkgutil
 import threading
 import time
 import uuid
@@ -30,8 +31,8 @@ from arpo_verl.desktops.osworld.task_files import TaskFiles, default_store
 from arpo_verl.desktops.osworld.verdict.sandbox import desktop_cause
 from arpo_verl.desktops.osworld.verdict.sandbox_host import this_process_host
 from arpo_verl.desktops.osworld.verdict.sandboxed_evaluator import SandboxedEvaluator
-from arpo_verl.desktops.provider_checks import check_provider, client_options, desktop_index, vm_path
-from arpo_verl.desktops.providers import PROVIDERS, QEMU
+from arpo_verl.desktops.provider_checks import check_provider, client_options, desktop_index
+from arpo_verl.desktops.providers import OUR_MACHINES, PROVIDERS
 from arpo_verl.errors import (
     ConfigError,
     DesktopBootError,
@@ -252,7 +253,7 @@ class OSWorldEnvironment(DesktopEnvironment):
         index = desktop_index(self._name)
         if config.provider in PROVIDERS:
             check_provider(config, index)  # first, since the client reads environment variables at import
-        self._provider = self._make_provider(index)
+        self._provider = self._make_provider()
         if self._provider is not None:
             # For the client "docker" means a provider whose guests start clean.
             options |= {"provider_name": "docker", "region": self._provider, "path_to_vm": "local"}
@@ -265,24 +266,12 @@ class OSWorldEnvironment(DesktopEnvironment):
         self._may_have_leftovers = True
         return Client(config, self._id, **options)
 
-    def _make_provider(self, index: int) -> MachineProvider | None:
+    def _make_provider(self) -> MachineProvider | None:
         """Make our own provider of the machine; None if the client has one of the recipe's name."""
-        config = self._config
-        if self._provider_class is not None:
-            return self._provider_class(config, self._name)
-        if config.provider == QEMU:
-            from arpo_verl.desktops.vm.provider import QemuProvider
-
-            path, password = str(vm_path(config, index)), read_password(config.password)
-            return QemuProvider(config.vm, path, config.screen_size, config.boot_timeout_s, password)
-        if config.provider != EMBEDDED:
-            return None
-        from arpo_verl.desktops.embedded.provider import EmbeddedProvider
-
-        try:
-            return EmbeddedProvider(self._config.screen_size, **self._config.provider_options)
-        except TypeError as error:
-            raise ConfigError(f"environment.provider_options must be EmbeddedProvider's own: {error}") from error
+        config, make = self._config, self._provider_class
+        if make is None and config.provider in OUR_MACHINES:
+            make = pkgutil.resolve_name(OUR_MACHINES[config.provider])
+        return None if make is None else make(config, self._name)
 
     def _check_screen(self, screenshot: bytes | None) -> None:
         if screenshot is None:

@@ -21,7 +21,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from arpo_verl.desktops.embedded import chrome, packages, sandbox
-from arpo_verl.desktops.embedded.guest import layout
 from arpo_verl.desktops.vm import image
 from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError
 from arpo_verl.lib.files import replacing_directory
@@ -62,7 +61,7 @@ After=systemd-networkd.service
 [Service]
 ExecStart=/usr/bin/python3 -I -B -X utf8 -c "import sys; sys.path.insert(0, '{sandbox.GUEST_ROOT}'); \
 from arpo_guest.machine import main; main()"
-TemporaryFileSystem={" ".join(f"{path}:mode=1777" for path in layout.WRITABLE)}
+TemporaryFileSystem={" ".join(f"{path}:mode=1777" for path in sandbox.WRITABLE)}
 KillMode=control-group
 
 [Install]

@@ -1,4 +1,4 @@
-"""This module filters QEMU's events. A guest can cause any number of them, so few are kept, and a flood ends it."""
+"""Filter QEMU's events. A guest can cause any number of them, so few are kept, and a flood ends it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from arpo_verl.desktops.embedded.guest_process import Ended
+from arpo_verl.desktops.embedded.machine_provider import Ended
 
 SHUTDOWN = "SHUTDOWN"
 DISK_ERROR = "BLOCK_IO_ERROR"
@@ -18,7 +18,7 @@ _MOST_WORDS = 200
 
 
 class Events:
-    """This filter lets no event pass to QMP's client, which would keep all of them for ever."""
+    """A filter that lets no event pass to QMP's client, which would keep all of them for ever."""
 
     def __init__(self, end: Callable[[], object]):
         """`end` ends a machine that sends too many events, or that stopped at a disk error and would never go on."""

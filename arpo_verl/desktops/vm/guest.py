@@ -1,4 +1,4 @@
-"""This module asks a guest whether its desktop shows, and gives a new clone the right time and its own randomness.
+"""Ask a guest whether its desktop shows, and give a new clone the right time and its own randomness.
 
 A clone's clock and randomness are set by QEMU's agent in the guest, which runs as root, or, if an image has none, by
 OSWorld's server there, with `sudo`. This happens once, before a task is set up: no policy's program has run by then, in

@@ -1,4 +1,4 @@
-"""This module has the image of a virtual machine: OSWorld's disk image, or one that `arpo-verl vm build` made."""
+"""The image of a virtual machine: OSWorld's disk image, or one that `arpo-verl vm build` made."""
 
 from __future__ import annotations
 

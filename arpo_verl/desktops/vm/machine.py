@@ -19,6 +19,7 @@ import select
 import shlex
 import shutil
 import socket
+import stat
 import subprocess
 import time
 import weakref
@@ -27,11 +28,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from arpo_verl.desktops.embedded import cgroups, seccomp, users, web_apps
-from arpo_verl.desktops.embedded.guest_process import EXIT_TIMEOUT_S, Ended
-from arpo_verl.desktops.embedded.machine_provider import GUEST_PORTS
-from arpo_verl.desktops.embedded.process import in_lasting_thread
-from arpo_verl.desktops.vm.config import VmConfig, own_folder
+from arpo_verl.desktops.config import VmConfig
+from arpo_verl.desktops.embedded import cgroups, seccomp, users
+from arpo_verl.desktops.embedded.machine_provider import GUEST_PORTS, Ended
+from arpo_verl.desktops.embedded.process import in_memory, start_sandbox
 from arpo_verl.desktops.vm.events import DISK_ERROR, Events
 from arpo_verl.desktops.vm.image import Image
 from arpo_verl.errors import ConfigError, DesktopBootError, MissingDependencyError
@@ -55,6 +55,7 @@ T = TypeVar("T")
 KVM = Path("/dev/kvm")
 ANSWER_TIMEOUT_S = 60.0
 """QEMU answers within milliseconds unless the host is overloaded."""
+EXIT_TIMEOUT_S = 5.0
 DYING_S = 1.0
 """How long to wait for QEMU's end after a connection ended: a dying QEMU closes it before its sandbox is gone."""
 OVERHEAD_MIB = 1024
@@ -137,7 +138,7 @@ def hardware(config: VmConfig, image: Image, screen: Size) -> list[str]:
 
 
 class VirtualMachine:
-    """This is a running QEMU. It always ends with this object, and with the process that holds it."""
+    """A running QEMU. It always ends with this object, and with the process that holds it."""
 
     def __init__(self, config: VmConfig, image: Image, screen: Size, start: Start):
         """Start QEMU. The guest's processors run, unless it waits for a template's state.
@@ -165,7 +166,7 @@ class VirtualMachine:
             # A pipe bounds QEMU's output, and it closes when the last of QEMU's processes ends.
             log, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             self._log = undo.enter_context(open(log, "rb", buffering=0))
-            inherited.enter_context(open(said, "wb", buffering=0))
+            output = inherited.enter_context(open(said, "wb", buffering=0))
             self._said = b""
             words = [*hardware(config, image, screen), *start.words]
             ends = []
@@ -178,21 +179,11 @@ class VirtualMachine:
             words += ["-mon", "chardev=monitor,mode=control"]
             seccomp_fd = None
             if seccomp.is_supported():
-                seccomp_fd = web_apps.in_memory("filter", seccomp.filter_program(only_listens=True))
+                seccomp_fd = in_memory("filter", seccomp.filter_program(only_listens=True))
                 inherited.callback(os.close, seccomp_fd)
                 passed.append(seccomp_fd)
             command = _command(config, start, words, self._cgroup.doors, self._user, scratch.path, seccomp_fd)
-            self._process = in_lasting_thread(
-                lambda: subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=said,
-                    stderr=said,
-                    pass_fds=passed,
-                    start_new_session=True,
-                    cwd="/",
-                )
-            )
+            self._process = start_sandbox(command, passed, output)
             undo.pop_all()
         monitor_end, self._agent_end = ends
         self._monitor = QMPClient("monitor")
@@ -396,6 +387,25 @@ def _installation(binary: Path) -> list[str]:
     return folders + [word for path in shown for word in ("--ro-bind", str(path), f"/qemu/{path.relative_to(prefix)}")]
 
 
+def own_folder(path: Path) -> Path:
+    """Make the folder `path` if it is missing, and return it. No other user may change what machines start from.
+
+    Raises:
+        ConfigError: `path` is no folder, belongs to another user, or others may write to it.
+    """
+    try:
+        path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise ConfigError(f"environment.vm.folder: cannot make the folder {path} ({error}); name another") from error
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise ConfigError(
+            f"environment.vm.folder: {path} must be a folder that belongs to this process's user and that only this "
+            "user may write to; name another, or remove this one"
+        )
+    return path
+
+
 def which(config: VmConfig) -> Path:
     """Return QEMU's program.
 
@@ -409,17 +419,13 @@ def which(config: VmConfig) -> Path:
     return Path(os.path.realpath(found))
 
 
+@functools.cache
 def version(binary: Path) -> tuple[int, ...]:
     """Return QEMU's version, as (10, 0, 2).
 
     Raises:
         ConfigError: the program prints no version.
     """
-    return _version(binary, binary.stat().st_mtime_ns)
-
-
-@functools.cache
-def _version(binary: Path, changed_ns: int) -> tuple[int, ...]:
     done = subprocess.run([binary, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
     found = re.search(r"version (\d{1,3})\.(\d{1,3})\.(\d{1,3})", done.stdout)
     if found is None:

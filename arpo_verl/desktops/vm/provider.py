@@ -1,4 +1,4 @@
-"""This module provides QEMU's virtual machines as machines that OSWorld's client controls."""
+"""QEMU's virtual machines as machines that OSWorld's client controls."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import shutil
 import threading
 import time
 
-from arpo_verl.desktops.embedded.guest_process import Ended, proof_of
-from arpo_verl.desktops.embedded.machine_provider import GuestAddress, MachineProvider
+from arpo_verl.desktops.config import EnvironmentConfig, VmConfig, read_password
+from arpo_verl.desktops.embedded.machine_provider import GuestAddress, MachineProvider, proof_of
+from arpo_verl.desktops.provider_checks import desktop_index, vm_path
 from arpo_verl.desktops.vm import template
-from arpo_verl.desktops.vm.config import VmConfig, own_folder
 from arpo_verl.desktops.vm.image import Image
-from arpo_verl.desktops.vm.machine import VirtualMachine
+from arpo_verl.desktops.vm.machine import VirtualMachine, own_folder
 from arpo_verl.errors import DesktopBootError
 from arpo_verl.lib.relay import HOST
 from arpo_verl.types import Size
@@ -51,6 +51,12 @@ class QemuProvider(MachineProvider):
         self._machine: VirtualMachine | None = None
         self._lock = threading.RLock()
         self._stops = 0
+
+    @classmethod
+    def of_config(cls, config: EnvironmentConfig, name: str) -> QemuProvider:
+        """Return the provider for the desktop `name` of a recipe's section."""
+        path, password = str(vm_path(config, desktop_index(name))), read_password(config.password)
+        return cls(config.vm, path, config.screen_size, config.boot_timeout_s, password)
 
     def start(self) -> None:
         """Start a machine, if none runs, and wait for its desktop.
@@ -101,13 +107,9 @@ class QemuProvider(MachineProvider):
         machine = self._machine
         return "it was stopped" if machine is None else machine.why_gone()
 
-    def why_down(self) -> Ended | None:
-        """Return what the guest's programs did to end the machine; None if nothing shows that they did."""
-        machine = self._machine
-        return None if machine is None else machine.why_down()
-
     def why_ended(self) -> str:
-        return proof_of(self.why_down())
+        machine = self._machine
+        return "" if machine is None else proof_of(machine.why_down())
 
     def _start(self, stops: int) -> None:
         """Start a machine, unless `stop` has been called since the count `stops`."""

@@ -25,8 +25,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from arpo_verl.desktops.config import VmConfig
 from arpo_verl.desktops.vm import guest
-from arpo_verl.desktops.vm.config import VmConfig, own_folder
 from arpo_verl.desktops.vm.image import FIRMWARE, Image, digest
 from arpo_verl.desktops.vm.machine import (
     VirtualMachine,
@@ -34,6 +34,7 @@ from arpo_verl.desktops.vm.machine import (
     cold,
     for_template,
     hardware,
+    own_folder,
     require_files,
     version,
     which,

@@ -8,9 +8,8 @@ import logging
 import time
 from pathlib import Path
 
-from arpo_verl.desktops.config import OSWORLD_SCREEN, EnvironmentConfig
+from arpo_verl.desktops.config import OSWORLD_SCREEN, EnvironmentConfig, VmConfig
 from arpo_verl.desktops.vm import build
-from arpo_verl.desktops.vm.config import VmConfig
 from arpo_verl.desktops.vm.image import Image
 from arpo_verl.lib.config import build_config
 from arpo_verl.tools.cli.options import parse_options, parse_size

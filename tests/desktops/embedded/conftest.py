@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from support.desktop_harness import Desktop, attach
+from support.desktop_harness import Desktop, attach, running
 
 from arpo_verl.desktops.embedded import users
 from arpo_verl.desktops.embedded.provider import EmbeddedProvider
@@ -14,10 +14,8 @@ from arpo_verl.desktops.embedded.provider import EmbeddedProvider
 
 @pytest.fixture(scope="module")
 def booted() -> Iterator[EmbeddedProvider]:
-    provider = EmbeddedProvider()
-    provider.start_emulator()
-    yield provider
-    provider.stop_emulator()
+    with running() as one:
+        yield one.provider
 
 
 @pytest.fixture
@@ -36,10 +34,8 @@ def attacked(request: pytest.FixtureRequest) -> Iterator[EmbeddedProvider]:
         patch.setenv("HOST_SECRET", "swordfish")
         if request.param == "user namespace":
             patch.setattr(users, "available_ids", lambda: None)
-        provider = EmbeddedProvider()
-        provider.start_emulator()
-        yield provider
-        provider.stop_emulator()
+        with running() as one:
+            yield one.provider
 
 
 @pytest.fixture

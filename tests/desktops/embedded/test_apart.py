@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import requests
-from support.desktop_harness import Desktop, attach, eventually, sandbox_processes
+from support.desktop_harness import Desktop, eventually, running, sandbox_processes
 
 from arpo_verl.desktops.embedded.provider import EmbeddedProvider
 
@@ -40,12 +40,22 @@ while True:
 COMMAND = "cat honest.txt; sleep 0.05; true honest"
 
 
-def execute(desktop: Desktop, command: Any, apart: bool = True) -> dict[str, Any]:
+def post(desktop: Desktop, command: Any, apart: bool) -> requests.Response:
     asked = {"command": command, "shell": isinstance(command, str), "apart": apart}
-    answer = requests.post(f"{desktop.controller.http_server}/execute", json=asked, timeout=60)
+    return requests.post(f"{desktop.controller.http_server}/execute", json=asked, timeout=60)
+
+
+def execute(desktop: Desktop, command: Any, apart: bool = True) -> dict[str, Any]:
+    answer = post(desktop, command, apart)
     assert answer.status_code == 200, answer.text
     told: dict[str, Any] = answer.json()
     return told
+
+
+def refusal(desktop: Desktop, command: Any, apart: bool) -> str:
+    answer = post(desktop, command, apart)
+    assert answer.status_code == 500
+    return str(answer.json()["message"])
 
 
 @pytest.fixture
@@ -107,13 +117,8 @@ def test_a_command_that_runs_apart_answers_as_one_of_the_session_does(jail):
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_command_that_does_not_end_or_start_says_so(jail, apart):
-    def failed(command: Any) -> str:
-        asked = {"command": command, "shell": isinstance(command, str), "apart": apart}
-        answer = requests.post(f"{jail.controller.http_server}/execute", json=asked, timeout=60)
-        assert answer.status_code == 500
-        return str(answer.json()["message"])
-
-    assert failed(["no-such-program"]) == "[Errno 2] No such file or directory: 'no-such-program'"
+    message = refusal(jail, ["no-such-program"], apart)
+    assert message == "[Errno 2] No such file or directory: 'no-such-program'"
 
 
 def test_the_desktop_ends_with_its_process_1(jail):
@@ -145,13 +150,6 @@ def _command_lines(provider: EmbeddedProvider) -> list[bytes]:
 
 
 def test_a_command_that_takes_too_long_is_killed_with_its_children():
-    provider = EmbeddedProvider(command_timeout_s=0.3)
-    provider.start_emulator()
-    try:
-        desktop = attach(provider)
-        asked = {"command": "sleep 4321; sleep 4322", "shell": True, "apart": True}
-        answer = requests.post(f"{desktop.controller.http_server}/execute", json=asked, timeout=60)
-        assert answer.status_code == 500 and "timed out after 0.3 seconds" in answer.json()["message"]
-        eventually(lambda: not any(line.startswith(b"sleep\0") for line in _command_lines(provider)))
-    finally:
-        provider.stop_emulator()
+    with running(command_timeout_s=0.3) as desktop:
+        assert "timed out after 0.3 seconds" in refusal(desktop, "sleep 4321; sleep 4322", apart=True)
+        eventually(lambda: not any(line.startswith(b"sleep\0") for line in _command_lines(desktop.provider)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import stat
@@ -82,7 +83,7 @@ class Owner:
         self.process.stdin.flush()
 
     def left(self) -> list[object]:
-        processes = [process for process in self.processes if process.is_running()]
+        processes = [process for process in self.processes if _runs(process)]
         paths = [path for path in map(Path, self.groups) if path.exists()]
         return [*processes, *paths, *_in_namespace(os.fstat(self.namespace).st_ino)]
 
@@ -90,6 +91,13 @@ class Owner:
         self.process.kill()
         self.process.communicate()
         os.close(self.namespace)
+
+
+def _runs(process: psutil.Process) -> bool:
+    """A dead one is collected by its owner's next look at it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _await_nothing_left(owner: Owner) -> None:
@@ -142,7 +150,7 @@ def test_nothing_is_left_after_a_kill(kind, killed, stopped, as_root, groups):
 def _kill(owner: Owner, kind: str, killed: str) -> None:
     """Kill a part of it, and wait until nothing is left."""
     os.kill({"owner": owner.process.pid}.get(killed) or getattr(owner, killed), signal.SIGKILL)
-    if kind == "verdict" and killed != "owner":  # its sandboxes' groups are whose evaluation fails then
+    if killed != "owner":  # the groups go when the owner replaces what died
         owner.groups = []
     _await_nothing_left(owner)
     if killed == "owner":
@@ -258,4 +266,4 @@ def test_a_sandbox_whose_owner_is_killed_while_it_is_made_is_ended_too():
         left = psutil.Process(int(owner.stdout.readline()))
         assert left.is_running()
         owner.kill()
-        eventually(lambda: not left.is_running() or left.status() == psutil.STATUS_ZOMBIE, BOUND_S)
+        eventually(lambda: not _runs(left), BOUND_S)

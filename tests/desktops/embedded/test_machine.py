@@ -14,9 +14,10 @@ pytestmark = [pytest.mark.desktop, pytest.mark.skipif(os.geteuid() != 0, reason=
 
 BOOT = """
 import http.client, json, os, subprocess, time
+from arpo_verl.desktops.embedded import sandbox
 from arpo_verl.desktops.embedded.guest import layout, machine, namespaces
 namespaces.open_loopback()
-for folder in layout.WRITABLE:
+for folder in sandbox.WRITABLE:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", folder], check=True)
 os.chdir("/")
 machine.USER_ID = 0  # without any privilege; another may not read where this Python is installed

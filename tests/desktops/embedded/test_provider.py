@@ -14,70 +14,77 @@ import weakref
 
 import pytest
 from PIL import Image
-from support.desktop_harness import attach, eventually, sandbox_processes
+from support.desktop_harness import attach, eventually, running, sandbox_processes
 
-from arpo_verl.desktops.embedded import guest_process, packages, template, users
+from arpo_verl.desktops.embedded import guest_process, packages, sandbox, users
 from arpo_verl.desktops.embedded.provider import EmbeddedProvider
 from arpo_verl.errors import ConfigError, DesktopBootError, MissingDependencyError
 
 pytestmark = pytest.mark.desktop
 
 
-@pytest.mark.parametrize("size", [(10, 10), (640, 99999), (640,), (640.0, 480), "640x480", (0, 0), (True, 480)])
-def test_screen_size_that_the_x_server_cannot_give_is_refused_before_anything_starts(size):
-    with pytest.raises(ConfigError, match=r"screen_size must be .* from \[160, 120\] to \[4096, 4096\]"):
-        EmbeddedProvider(size)
+TIMES = (0, -1, float("nan"), float("inf"), "1")
 
 
-@pytest.mark.parametrize("option", ["command_timeout_s", "boot_timeout_s"])
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "1"])
-def test_time_out_that_is_none_is_refused(option, value):
-    with pytest.raises(ConfigError, match=option):
-        EmbeddedProvider(**{option: value})
+@pytest.mark.parametrize(
+    "option, values",
+    [
+        ("screen_size", ((10, 10), (640, 99999), (640,), (640.0, 480), "640x480", (0, 0), (True, 480))),
+        ("command_timeout_s", TIMES),
+        ("boot_timeout_s", TIMES),
+        ("memory_mib", (255, 1.5)),
+        ("pids", (0, True)),
+        ("cpus", (0, -1, float("inf"), "2")),
+    ],
+)
+def test_an_option_out_of_range_is_refused_before_anything_starts(option, values):
+    for value in values:
+        with pytest.raises(ConfigError, match=f"{option} must be"):
+            EmbeddedProvider(**{option: value})
 
 
-@pytest.fixture
-def no_template(monkeypatch):
-    """As in a process that has had no desktop yet."""
-    monkeypatch.setattr(template, "_templates", weakref.WeakValueDictionary())
-
-
-def test_missing_program_is_named_with_the_command_that_installs_it(no_template, monkeypatch):
-    monkeypatch.setitem(packages.BASE, "xvfb", "no-such-program")
-    with pytest.raises(MissingDependencyError, match=r"no-such-program; run: apt-get install .* xvfb"):
-        EmbeddedProvider().start_emulator()
-
-
-def test_missing_python_package_is_named_with_the_command_that_installs_it(no_template, monkeypatch):
-    monkeypatch.setitem(guest_process.sandbox.GUEST_MODULES, "no_such_module", "no-such-package")
-    with pytest.raises(MissingDependencyError, match="no-such-package; run: pip install"):
-        EmbeddedProvider().start_emulator()
-
-
-def test_sandbox_that_this_machine_refuses_tells_what_to_set(no_template, monkeypatch, tmp_path):
-    refusal = tmp_path / "bwrap"
+def refused_namespaces(patch, folder):
+    """A bubblewrap that this machine lets do nothing."""
+    refusal = folder / "bwrap"
     refusal.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     refusal.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(DesktopBootError, match="kernel.apparmor_restrict_unprivileged_userns=0"):
+    patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    "lose, error, message",
+    [
+        (
+            lambda patch, _: patch.setitem(packages.BASE, "xvfb", "no-such-program"),
+            MissingDependencyError,
+            r"no-such-program; run: apt-get install .* xvfb",
+        ),
+        (
+            lambda patch, _: patch.setitem(sandbox.GUEST_MODULES, "no_such_module", "no-such-package"),
+            MissingDependencyError,
+            "no-such-package; run: pip install",
+        ),
+        (refused_namespaces, DesktopBootError, "kernel.apparmor_restrict_unprivileged_userns=0"),
+    ],
+    ids=["program", "Python package", "namespaces"],
+)
+def test_what_is_missing_is_named_with_the_remedy(lose, error, message, monkeypatch, tmp_path):
+    monkeypatch.setattr(sandbox, "_templates", weakref.WeakValueDictionary())  # as in a process without a desktop
+    lose(monkeypatch, tmp_path)
+    with pytest.raises(error, match=message):
         EmbeddedProvider().start_emulator()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_users_that_can_no_longer_be_had_are_not_taken_for_root(monkeypatch):
     """A template that gives each desktop a user of the machine is none for desktops in user namespaces."""
-    ours, theirs = EmbeddedProvider(), EmbeddedProvider()
-    ours.start_emulator()
-    try:
+    with running() as ours:
         monkeypatch.setattr(users, "available_ids", lambda: None)
-        theirs.start_emulator()
-        assert attach(theirs).sh("id -un; id -u") == "user\n1000"
-        monkeypatch.setattr(template, "template_for", lambda _: ours._guest._template)
+        with running() as theirs:
+            assert theirs.sh("id -un; id -u") == "user\n1000"
+        monkeypatch.setattr(sandbox, "template_for", lambda _: ours.provider._guest._template)
         with pytest.raises(DesktopBootError, match="never root"):
             EmbeddedProvider().start_emulator()
-    finally:
-        ours.stop_emulator()
-        theirs.stop_emulator()
 
 
 def test_address_before_the_start_is_refused():
@@ -86,15 +93,10 @@ def test_address_before_the_start_is_refused():
 
 
 def test_fresh_desktop_shows_a_plain_background_of_the_configured_size():
-    provider = EmbeddedProvider((800, 600))
-    provider.start_emulator()
-    try:
-        desktop = attach(provider)
+    with running(screen_size=(800, 600)) as desktop:
         image = Image.open(io.BytesIO(desktop.controller.get_screenshot()))
         assert image.size == (800, 600) and desktop.controller.get_vm_screen_size() == {"width": 800, "height": 600}
         assert len(image.crop((0, 0, 780, 580)).getcolors()) == 1  # the pointer is in the corner
-    finally:
-        provider.stop_emulator()
 
 
 def test_revert_leaves_no_file_process_window_or_shared_memory(desktop):
@@ -115,32 +117,21 @@ def test_revert_leaves_no_file_process_window_or_shared_memory(desktop):
     assert sh("pgrep -x sleep; pgrep -x xterm; wmctrl -l; tail -n +2 /proc/sysvipc/shm") == ""
 
 
-def test_revert_gives_another_fork_of_the_same_template(desktop):
-    """Neither a Python nor a bubblewrap is started for it."""
-    desktop.controller.get_vm_screen_size()  # so that it is no longer clean
-    before, first = desktop.provider._guest._template, desktop.provider._guest._process.pid
-    desktop.provider.revert_to_snapshot()
-    assert desktop.provider._guest._process.pid != first and desktop.provider._guest._template is before
-
-
-def test_untouched_desktop_is_not_booted_again_and_ports_stay(desktop):
+def test_an_untouched_desktop_is_not_booted_again_and_a_used_one_is_another_fork_of_the_same_template(desktop):
     provider = desktop.provider
-    processes, address = set(sandbox_processes(provider)), provider.get_ip_address()
+    guest, address = provider._guest, provider.get_ip_address()
     provider.revert_to_snapshot()
     provider.start_emulator()
-    assert set(sandbox_processes(provider)) == processes
+    assert provider._guest is guest
     desktop.controller.get_vm_screen_size()
+    before = set(sandbox_processes(provider))
     provider.start_emulator()
-    assert set(sandbox_processes(provider)) != processes
+    assert before.isdisjoint(sandbox_processes(provider)) and provider._guest._template is guest._template
     assert provider.get_ip_address() == address
 
 
 def test_two_desktops_do_not_meet():
-    providers = [EmbeddedProvider(), EmbeddedProvider()]
-    for provider in providers:
-        provider.start_emulator()
-    try:
-        first, second = map(attach, providers)
+    with running() as first, running() as second:
         first.sh("touch ~/only-here")
         first.controller.execute_python_command("pyautogui.moveTo(11, 12)")
         for desktop, word in ((first, "one"), (second, "two")):  # the same port in both
@@ -149,9 +140,6 @@ def test_two_desktops_do_not_meet():
         assert said == [b"one\n", b"two\n"]
         assert second.sh("ls ~/only-here; true") != "/home/user/only-here"
         assert "11, 12" not in second.controller.execute_python_command("print(tuple(pyautogui.position()))")["output"]
-    finally:
-        for provider in providers:
-            provider.stop_emulator()
 
 
 def _first_line(port: int) -> bytes:

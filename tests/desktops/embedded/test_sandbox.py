@@ -7,11 +7,10 @@ import socket
 from pathlib import Path
 
 import pytest
-from support.desktop_harness import attach
+from support.desktop_harness import running
 
 from arpo_verl.desktops.embedded import sandbox
 from arpo_verl.desktops.embedded.cgroups import Limits
-from arpo_verl.desktops.embedded.provider import EmbeddedProvider
 from arpo_verl.lib.bubblewrap import PACKAGE
 
 pytestmark = pytest.mark.desktop
@@ -82,16 +81,11 @@ def test_extra_folders_are_readable_and_not_writable(tmp_path):
     (tmp_path / "data").write_text("readable")
     (tmp_path / "data").chmod(0o666)
     tmp_path.chmod(0o755)
-    provider = EmbeddedProvider(extra_read_only=[str(tmp_path)])
-    provider.start_emulator()
-    try:
-        desktop = attach(provider)
+    with running(extra_read_only=[str(tmp_path)]) as desktop:
         assert desktop.sh(f"cat {tmp_path}/data") == "readable"
         assert "Read-only" in desktop.sh(f"touch {tmp_path}/data")
         desktop.provider.revert_to_snapshot()
         assert desktop.sh(f"cat {tmp_path}/data") == "readable"
-    finally:
-        provider.stop_emulator()
     assert (tmp_path / "data").read_text() == "readable"
 
 
@@ -99,13 +93,8 @@ def test_a_machine_that_lacks_a_file_of_ours_has_desktops_too(monkeypatch, tmp_p
     """A minimal Debian has no /etc/hosts, and bubblewrap makes none in a folder that may only be read."""
     monkeypatch.setattr(sandbox, "HOSTS", "/etc/hosts-of-ours")
     tmp_path.chmod(0o755)
-    provider = EmbeddedProvider(extra_read_only=[str(tmp_path)])
-    provider.start_emulator()
-    try:
-        desktop = attach(provider)
+    with running(extra_read_only=[str(tmp_path)]) as desktop:
         assert desktop.sh("cat /etc/hosts-of-ours").startswith("127.0.0.1 localhost desktop")
         assert desktop.sh("id -un; ls /etc/fonts").splitlines()[:2] == ["user", "conf.avail"]
         for file in ("hosts-of-ours", "new"):
             assert desktop.sh(f"touch /etc/{file}").endswith(("Read-only file system", "Permission denied"))
-    finally:
-        provider.stop_emulator()

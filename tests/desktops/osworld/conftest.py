@@ -22,7 +22,7 @@ def scripted(guest, tmp_path):
     made = []
 
     class Scripted(OSWorldEnvironment):
-        def _make_provider(self, index):
+        def _make_provider(self):
             return guest
 
     def build(**options):

@@ -53,7 +53,7 @@ class Desktop(OSWorldEnvironment):
         super().__init__(EnvironmentConfig(screen_size=SIZE, action_pause_s=0, **options), "attacked")
         self.guest = guest
 
-    def _make_provider(self, index: int) -> Any:
+    def _make_provider(self) -> Any:
         return self.guest
 
     def score_of(self, task: Task) -> float:

@@ -30,9 +30,9 @@ from support.scripted_guest import (  # noqa: E402
 )
 
 from arpo_verl.desktops.config import EnvironmentConfig  # noqa: E402
-from arpo_verl.desktops.embedded.cgroups import LimitEvents  # noqa: E402
 from arpo_verl.desktops.embedded.guest.layout import WATCHED  # noqa: E402
-from arpo_verl.desktops.embedded.guest_process import GuestProcess, _out_of_memory_kills, proof_of  # noqa: E402
+from arpo_verl.desktops.embedded.guest_process import GuestProcess, _out_of_memory_kills  # noqa: E402
+from arpo_verl.desktops.embedded.machine_provider import proof_of  # noqa: E402
 from arpo_verl.desktops.embedded.provider import EmbeddedProvider  # noqa: E402
 from arpo_verl.desktops.osworld import environment as environment_module  # noqa: E402
 from arpo_verl.desktops.osworld import guest_http, pages  # noqa: E402
@@ -502,11 +502,10 @@ def embedded(down=(), kills=0, is_met=False, lives=True, outlives=True):
     """A desktop's sandbox as the kernel and process 1 tell of it, without one."""
     process = object.__new__(GuestProcess)
     process._process = SimpleNamespace(has_ended=lambda timeout_s=0.0: not (outlives if timeout_s else lives))
-    process._cgroup = SimpleNamespace(events=lambda: LimitEvents(kills, 0), memory_met=lambda: int(is_met))
-    process._events_at_boot, process._met_at_boot = LimitEvents(0, 0), 0
-    process._events_at_end, process._met_at_end = None, 0
+    process._cgroup = SimpleNamespace(oom_kills=lambda: kills, memory_met=lambda: int(is_met))
+    process._kills_at_boot = process._met_at_boot = 0
     process._out_of_memory_kills = (_out_of_memory_kills() or 0) - kills
-    process._ask = lambda *_: ({"why_down": dict(down)}, [])
+    process.ask = lambda *_: ({"why_down": dict(down)}, [])
     provider = EmbeddedProvider()
     provider._guest = process
     return provider.why_gone(), provider.why_ended()

@@ -6,9 +6,9 @@ import pytest
 from support import machines
 from support.machines import BOOT_TIMEOUT_S, SCREEN
 
+from arpo_verl.desktops.config import VmConfig
 from arpo_verl.desktops.vm import template
 from arpo_verl.desktops.vm.build import BuildError
-from arpo_verl.desktops.vm.config import VmConfig
 
 
 @pytest.fixture(scope="session")

@@ -168,7 +168,7 @@ OWNER = """
 import sys, time
 sys.path[:0] = ["tests"]
 from arpo_verl.types import Size
-from arpo_verl.desktops.vm.config import VmConfig
+from arpo_verl.desktops.config import VmConfig
 from arpo_verl.desktops.vm.provider import QemuProvider
 provider = QemuProvider(VmConfig(**eval(sys.argv[1])), sys.argv[2], Size(640, 480), 600)
 provider.start_emulator()

@@ -73,24 +73,19 @@ def test_a_disk_s_error_ends_the_machine_and_its_first_reason_is_kept():
 
 
 @pytest.mark.parametrize(
-    ("guest", "reason", "is_proof"),
+    ("event", "is_proof"),
     [
-        (True, "guest-shutdown", True),
-        (True, "guest-reset", False),
-        (True, "guest-panic", False),
-        (False, "host-signal", None),
+        (as_event(SHUTDOWN, guest=True, reason="guest-shutdown"), True),
+        (as_event(SHUTDOWN, guest=True, reason="guest-reset"), False),
+        (as_event(SHUTDOWN, guest=True, reason="guest-panic"), False),
+        (as_event(SHUTDOWN, guest=False, reason="host-signal"), None),
+        (as_event(DISK_ERROR, reason="File too large"), True),
     ],
 )
-def test_only_a_shutdown_by_the_guest_proves_that_a_policy_ended_its_machine(guest, reason, is_proof):
+def test_only_a_shutdown_or_a_full_disk_of_the_guest_s_proves_that_a_policy_ended_its_machine(event, is_proof):
     kept = Events(lambda: None)
-    kept(as_event(SHUTDOWN, guest=guest, reason=reason))
+    kept(event)
     assert getattr(kept.why_down(), "is_proof", None) is is_proof
-
-
-def test_a_guest_that_writes_more_than_it_may_ended_its_machine():
-    kept = Events(lambda: None)
-    kept(as_event(DISK_ERROR, reason="File too large"))
-    assert kept.why_down().is_proof and "environment.vm.disk_mib" in kept.why_down().cause
 
 
 @pytest.mark.parametrize("name", [SHUTDOWN, DISK_ERROR])

@@ -20,20 +20,21 @@ def test_a_disk_alone_boots_by_itself_and_ours_by_its_kernel(tmp_path):
     assert set(Image.at(disk).files) == {"/image", "/kernel", "/initrd"}
 
 
-def test_what_is_no_disk_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"must be the machine's \.qcow2 file: .*no-such"):
-        Image.at(tmp_path / "no-such.qcow2")
-    (tmp_path / "a.qcow2").write_bytes(b"<html>not found</html>")
-    with pytest.raises(ConfigError, match=r"must be a \.qcow2 file, but .*a\.qcow2 is not one"):
-        Image.at(tmp_path / "a.qcow2")
+OTHER_DATA = b"QFI\xfb" + (3).to_bytes(4, "big") + bytes(71) + b"\4"
 
 
-def test_a_disk_that_names_another_file_is_refused(tmp_path):
-    (tmp_path / "a.qcow2").write_bytes(b"QFI\xfb" + bytes(4) + (0x70).to_bytes(8, "big"))
-    with pytest.raises(ConfigError, match="has a backing file; make it whole: qemu-img convert"):
-        Image.at(tmp_path / "a.qcow2")
-    header = bytearray(b"QFI\xfb" + (3).to_bytes(4, "big") + bytes(72))
-    header[79] = 4
-    (tmp_path / "a.qcow2").write_bytes(header)
-    with pytest.raises(ConfigError, match="keeps its data in another file"):
-        Image.at(tmp_path / "a.qcow2")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"must be the machine's \.qcow2 file: .*disk"),
+        (b"<html>not found</html>", r"must be a \.qcow2 file, but .*disk\.qcow2 is not one"),
+        (b"QFI\xfb" + bytes(4) + (0x70).to_bytes(8, "big"), "has a backing file; make it whole: qemu-img convert"),
+        (OTHER_DATA, "keeps its data in another file"),
+    ],
+    ids=["none", "a page", "backing file", "data file"],
+)
+def test_what_is_no_whole_disk_is_refused(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / DISK).write_bytes(content)
+    with pytest.raises(ConfigError, match=message):
+        Image.at(tmp_path / DISK)

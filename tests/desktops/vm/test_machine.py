@@ -11,10 +11,11 @@ from support import ROOT
 from support.desktop_harness import eventually
 from support.machines import sandboxes
 
+from arpo_verl.desktops.config import VmConfig
 from arpo_verl.desktops.vm import machine
-from arpo_verl.desktops.vm.config import VmConfig, own_folder
 from arpo_verl.desktops.vm.image import Image
-from arpo_verl.errors import ConfigError, DesktopBootError, MissingDependencyError
+from arpo_verl.desktops.vm.machine import own_folder
+from arpo_verl.errors import ArpoError, ConfigError, DesktopBootError, MissingDependencyError
 from arpo_verl.types import Size
 
 SCREEN = Size(640, 480)
@@ -22,36 +23,30 @@ SCREEN = Size(640, 480)
 
 @pytest.fixture
 def image(tmp_path):
-    names = ("disk.qcow2", "vmlinuz", "initrd.img")
-    for name in names:
-        (tmp_path / name).write_bytes(b"")
-    return Image(*(tmp_path / name for name in names))
+    files = [tmp_path / name for name in ("disk.qcow2", "vmlinuz", "initrd.img")]
+    for file in files:
+        file.touch()
+    return Image(*files)
 
 
-def words_of(start):
-    return " ".join(start.words)
-
-
-def test_a_clone_can_write_to_nothing_of_its_template(image, tmp_path):
-    start = machine.clone(VmConfig(), image, tmp_path)
-    assert not start.writable
-    assert "share=off,readonly=on,rom=off" in words_of(start)
-    assert "snapshot=on,file=/template/disk" in words_of(start)
-    assert start.words[-2:] == ("-incoming", "defer")
-
-
-def test_a_template_shares_its_memory_and_writes_nothing_of_the_image(image, tmp_path):
-    start = machine.for_template(VmConfig(), image, tmp_path)
-    assert "mem-path=/template/memory,share=on" in words_of(start)
-    assert start.writable == {"/template": tmp_path}
-    assert image.disk not in start.writable.values()
-
-
-def test_another_s_image_boots_by_uefi_whose_variables_are_each_machine_s_own(image, tmp_path):
-    theirs = Image(image.disk)
-    assert "unit=1,format=raw,snapshot=on,file=/template/variables" in words_of(
-        machine.clone(VmConfig(), theirs, tmp_path)
+def test_what_each_kind_of_start_may_write_to(image, tmp_path):
+    theirs = Image(image.disk)  # it boots by UEFI, whose variables are each machine's own
+    cold, made, clone, other = (
+        machine.cold(VmConfig(), image),
+        machine.for_template(VmConfig(), image, tmp_path),
+        machine.clone(VmConfig(), image, tmp_path),
+        machine.clone(VmConfig(), theirs, tmp_path),
     )
+    assert made.writable == {"/template": tmp_path} and not cold.writable and not clone.writable and not other.writable
+    for start, said in (
+        (cold, "snapshot=on,file=/image"),
+        (made, "mem-path=/template/memory,share=on"),
+        (clone, "share=off,readonly=on,rom=off"),
+        (clone, "snapshot=on,file=/template/disk"),
+        (clone, "-incoming defer"),
+        (other, "unit=1,format=raw,snapshot=on,file=/template/variables"),
+    ):
+        assert said in " ".join(start.words)
     words = machine.hardware(VmConfig(), theirs, SCREEN)
     assert "-kernel" not in words and "virtio-vga,edid=on,xres=640,yres=480" in words
 
@@ -59,10 +54,8 @@ def test_another_s_image_boots_by_uefi_whose_variables_are_each_machine_s_own(im
 def test_the_guest_reaches_nothing_and_is_reached_from_this_host_s_loopback_alone(image):
     words = machine.hardware(VmConfig(), image, SCREEN)
     network = words[words.index("-netdev") + 1].split(",")
-    assert "restrict=on" in network
-    assert [word for word in network if word.startswith("hostfwd")] == [
-        f"hostfwd=tcp:127.0.0.1:0-:{port}" for port in (5000, 9222, 8080)
-    ]
+    ways = [word for word in network if word.startswith("hostfwd")]
+    assert "restrict=on" in network and ways == [f"hostfwd=tcp:127.0.0.1:0-:{port}" for port in (5000, 9222, 8080)]
     assert "balloon" not in " ".join(words), "which would punch holes into its template"
 
 
@@ -110,7 +103,7 @@ import sys
 from pathlib import Path
 from arpo_verl.types import Size
 from arpo_verl.desktops.vm import machine
-from arpo_verl.desktops.vm.config import VmConfig
+from arpo_verl.desktops.config import VmConfig
 from arpo_verl.desktops.vm.image import Image
 binary, folder, *files = sys.argv[1:]
 config = VmConfig(binary=binary, folder=folder, accelerator="tcg")
@@ -137,21 +130,20 @@ def test_an_owner_that_is_killed_while_a_sandbox_is_made_leaves_none(image, tmp_
     eventually(lambda: not sandboxes(tmp_path / "vm"))  # bubblewrap's stand-in is one too, as long as it runs
 
 
-def test_a_qemu_that_is_not_installed_is_named():
-    with pytest.raises(
-        MissingDependencyError, match="environment.vm.binary=no-such-qemu is not installed; run: apt-get"
-    ):
-        machine.which(VmConfig(binary="no-such-qemu"))
-
-
-def test_a_program_that_is_no_qemu_is_told(tmp_path):
-    other, broken = tmp_path / "other", tmp_path / "broken"
-    other.write_text("#!/bin/sh\necho some program 1.0\n")
-    broken.write_text("#!/bin/sh\necho no libfdt.so.1 >&2\nexit 127\n")
-    for program, said in ((other, "some program 1.0"), (broken, "no libfdt.so.1")):
-        program.chmod(0o755)
-        with pytest.raises(ConfigError, match=rf"environment.vm.binary must be QEMU, got .*, .*--version: '{said}'"):
-            machine.version(program)
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("echo some program 1.0", r"must be QEMU, got .*, .*--version: 'some program 1\.0'"),
+        ("echo no libfdt.so.1 >&2; exit 127", r"must be QEMU, got .*, .*--version: 'no libfdt\.so\.1'"),
+        (None, "binary=.*/qemu is not installed; run: apt-get"),
+    ],
+)
+def test_a_program_that_is_no_qemu_is_told(tmp_path, line, message):
+    if line is not None:
+        (tmp_path / "qemu").write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / "qemu").chmod(0o755)
+    with pytest.raises(ArpoError, match=f"environment.vm.{message}|environment.vm.binary {message}"):
+        machine.version(machine.which(VmConfig(binary=str(tmp_path / "qemu"))))
 
 
 def test_ports_are_read_off_what_qemu_says():

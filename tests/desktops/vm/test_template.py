@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import os
+import pkgutil
 import stat
 import types
 from itertools import count
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from arpo_verl.desktops.config import EnvironmentConfig, VmConfig
+from arpo_verl.desktops.providers import OUR_MACHINES
 from arpo_verl.desktops.vm import template
-from arpo_verl.desktops.vm.config import VmConfig
 from arpo_verl.desktops.vm.image import Image
 from arpo_verl.desktops.vm.provider import QemuProvider
 from arpo_verl.errors import ArpoError, ConfigError, DesktopBootError, MissingDependencyError
@@ -50,6 +52,14 @@ def folder(config, image):
         (folder / name).write_bytes(name.encode() * 1000)
     template.seal(config, image, SCREEN, folder, agent=True)
     return folder
+
+
+def test_a_recipe_names_the_machines_by_the_provider_s_name(config, image):
+    path = str(image.disk.with_name("{index}.qcow2"))
+    image.disk.rename(image.disk.with_name("7.qcow2"))
+    section = EnvironmentConfig(provider="qemu", path_to_vm=path, vm=dataclasses.asdict(config))
+    provider = pkgutil.resolve_name(OUR_MACHINES["qemu"])(section, "desktop-7.0")
+    assert isinstance(provider, QemuProvider) and provider.why_gone() == "it was stopped"
 
 
 def test_one_that_was_sealed_fits_and_is_read_only(config, image, folder):

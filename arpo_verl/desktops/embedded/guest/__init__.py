@@ -1,4 +1,4 @@
-"""This package runs inside the sandbox of an embedded desktop.
+"""What runs inside the sandbox of an embedded desktop.
 
 Only this folder of the package is visible there, under another name, so nothing here imports `arpo_verl`. Process 1 is
 `desktops/embedded/guest/init.py: Init`. It boots the desktop (`session`) and forks the HTTP server

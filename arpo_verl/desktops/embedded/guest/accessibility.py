@@ -1,4 +1,4 @@
-"""This module gives evaluators the tree of accessible objects of the programs that `programs/` starts accessible."""
+"""Give evaluators the tree of accessible objects of the programs that `programs/` starts accessible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module runs commands apart from the session, where no program of the desktop can reach them.
+"""Commands that run apart from the session, where no program of the desktop can reach them.
 
 The sandbox's first process runs them. The desktop is in a process namespace below that one's, so its programs see no
 process id of a command: they cannot trace it, signal it, or open its files under `/proc`. A command keeps the desktop's
@@ -7,7 +7,6 @@ user, so it can read only what that user may read.
 
 from __future__ import annotations
 
-import array
 import contextlib
 import json
 import os
@@ -18,7 +17,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from .processes import Command, CommandTimeout, run
+from .processes import Command, CommandTimeout, connect, run
 
 TEMPORARY = "/dev/shm"
 """A folder in memory that only these commands share; it replaces the desktop's folder of this name."""
@@ -27,7 +26,7 @@ START_TIMEOUT_S = 20.0
 
 
 class ApartCommands:
-    """This is the guest server's side: it asks the sandbox's first process to run commands.
+    """The guest server's side: it asks the sandbox's first process to run commands.
 
     Args:
         first_process: our end of its channel.
@@ -43,11 +42,7 @@ class ApartCommands:
             CommandTimeout: the command did not end in time, so it was killed with its children.
             OSError: the command cannot start.
         """
-        ours, theirs = socket.socketpair()
-        with theirs:
-            descriptors = array.array("i", [theirs.fileno()])
-            self._first_process.sendmsg([b"run"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
-        with Connection(ours.detach()) as connection:
+        with connect(self._first_process) as connection:
             try:
                 connection.send_bytes(json.dumps([command, shell, timeout_s]).encode())
                 if not connection.poll(timeout_s + START_TIMEOUT_S):

@@ -1,4 +1,4 @@
-"""This script, for the system's own Python, prints the tree of accessible objects as XML, as OSWorld's guest does.
+"""Print the tree of accessible objects as XML, as OSWorld's guest does; a script for the system's own Python.
 
 The bindings of AT-SPI belong to the system's Python (`python3-gi`, `gir1.2-atspi-2.0`); the desktop's is another.
 Source: OSWorld, desktop_env/server/main.py, whose names of elements and attributes evaluators look for.

@@ -1,4 +1,4 @@
-"""Process 1 starts processes with this module, collects them, and knows what became of those that a desktop needs."""
+"""Start and collect processes, for process 1, and know what became of those that a desktop needs."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def fork(main: Callable[[], None], name: str, keep_fds: Sequence[int]) -> int:
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         _redirect(os.path.join(layout.LOG_DIR, name))
-        _close_all_but(keep_fds)
+        close_all_but(keep_fds)
         main()
         status = 0
     except BaseException:
@@ -146,7 +146,8 @@ def _redirect(log: str) -> None:
     os.dup2(out, 2)
 
 
-def _close_all_but(keep_fds: Sequence[int]) -> None:
+def close_all_but(keep_fds: Sequence[int]) -> None:
+    """Close all files but the standard three and these."""
     low = 3
     for fd in sorted(keep_fds):
         os.closerange(low, fd)

@@ -1,4 +1,4 @@
-"""This module runs commands: programs, shell lines, and Python, in warm interpreters."""
+"""Run commands: programs, shell lines, and Python, in warm interpreters."""
 
 from __future__ import annotations
 
@@ -35,15 +35,12 @@ def routes(
         data = request.json()
         return _finished(lambda: _execute(pool, data, timeout_s), lambda answer: _verified(pool, answer, data))
 
-    def run_python(request: Request) -> Response:
-        return _run_python(pool, request.json(), min(timeout_s, RUN_PYTHON_TIMEOUT_S))
-
     return {
         ("POST", "/execute"): execute,
         ("POST", "/setup/execute"): execute,
         ("POST", "/execute_with_verification"): execute_with_verification,
         ("POST", "/setup/execute_with_verification"): execute_with_verification,
-        ("POST", "/run_python"): run_python,
+        ("POST", "/run_python"): lambda request: _run_python(pool, request.json(), timeout_s),
         ("POST", "/run_bash_script"): lambda request: _run_bash_script(request.json()),
         ("POST", "/setup/launch"): lambda request: _launch(request.json()),
         ("GET", "/platform"): lambda request: Response.text("Linux"),
@@ -113,7 +110,7 @@ def _run_python(pool: InterpreterPool, data: dict[str, Any], timeout_s: float) -
     if not data.get("code"):
         return Response.error(HTTPStatus.BAD_REQUEST, "Code not supplied!")
     try:
-        result = pool.run(data["code"], timeout_s)
+        result = pool.run(data["code"], min(timeout_s, RUN_PYTHON_TIMEOUT_S))
     except CommandTimeout as error:
         message = {"status": "error", "message": f"Execution timeout: {error}", "error": "TimeoutExpired"}
         return Response.json({**message, "need_more": False, "output": None}, HTTPStatus.INTERNAL_SERVER_ERROR)

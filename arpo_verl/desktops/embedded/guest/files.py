@@ -1,4 +1,4 @@
-"""This module reads, writes and lists files of the guest."""
+"""Read, write and list files of the guest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This maps the X server's frame buffer, to read the screen without asking the server."""
+"""Map the X server's frame buffer, to read the screen without asking the server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HEADER = struct.Struct(">25I")  # XWDFileHeader of X11/XWDFile.h
 
 
 class Framebuffer:
-    """These are the screen's pixels, each blue, green, red and an unused byte.
+    """The screen's pixels, each blue, green, red and an unused byte.
 
     Raises:
         RuntimeError: the X server uses another format.

@@ -35,7 +35,7 @@ DYING_S = 0.2  # the caller has just seen a connection end, which a dying proces
 
 
 class Init:
-    """This is the state of process 1."""
+    """The state of process 1."""
 
     def __init__(self, control: socket.socket, connections: socket.socket, apart: socket.socket | None):
         self._control = control
@@ -84,13 +84,16 @@ class Init:
             if name == "why_down":
                 self._tell({"why_down": self._why_down()})
             elif name == "serve_apps":
-                self._tell({"serve_apps": self._serve_apps(fds[0])})
+                self._serve_apps(fds[0])
+                self._tell({"serve_apps": True})
             elif name == "seal":
-                self._tell({"seal": self._seal()})
+                self._seal()
+                self._tell({"seal": True})
             elif name == "run_reward_program":
                 self._run_reward_program(fds[0], **arguments)
             else:
-                self._tell({"boot": self.boot(**arguments)})
+                self.boot(**arguments)
+                self._tell({"boot": True})
         except Exception as error:
             traceback.print_exc()
             self._tell({"error": f"{type(error).__name__}: {error}"})
@@ -99,14 +102,12 @@ class Init:
                 os.close(fd)
         return True
 
-    def boot(self, width: int, height: int, command_timeout_s: float) -> float:
-        """Start the desktop; return the seconds that it took."""
-        start = time.monotonic()
+    def boot(self, width: int, height: int, command_timeout_s: float) -> None:
+        """Start the desktop."""
         session.make_home()
         display = session.start(width, height)
         self._start_server(command_timeout_s)
         session.await_ready(display)
-        return time.monotonic() - start
 
     def _start_server(self, command_timeout_s: float) -> None:
         self._zygote, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -124,13 +125,12 @@ class Init:
 
     # --- Bundles: web applications, and a reward program ------------------------------------------------------------
 
-    def _serve_apps(self, archive: int) -> bool:
+    def _serve_apps(self, archive: int) -> None:
         if self._app_state is not None:
             self._app_state.close()
         self._apps = web_apps.unpack(os.pread(archive, os.fstat(archive).st_size, 0))
         self._app_state = web_apps.SharedState()
         self._fork_apps(read_only=False)
-        return True
 
     def _fork_apps(self, read_only: bool) -> None:
         apps, state = self._apps, self._app_state
@@ -145,12 +145,11 @@ class Init:
         os.close(tell)
         session.await_line(ready, "web-apps")
 
-    def _seal(self) -> bool:
+    def _seal(self) -> None:
         """End the set-up: keep the initial state and the hand-off files that it left."""
         if self._app_state is not None:
             self._app_state.seal()
         self._handoff = reward_program.handoff_files()
-        return True
 
     def _run_reward_program(self, program: int, timeout_s: float) -> None:
         """Run the program alone, which ends the desktop; its two outputs follow the answer as files."""

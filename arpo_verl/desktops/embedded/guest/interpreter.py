@@ -1,4 +1,4 @@
-"""This warm Python runs many `python -c` commands in one process, with pyautogui imported and connected to X."""
+"""A warm Python runs many `python -c` commands in one process, with pyautogui imported and connected to X."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _execute(code: str) -> int:
 
 
 class _Capture:
-    """This captures standard output and error of this process and its children, in files in memory."""
+    """Captures standard output and error of this process and its children, in files in memory."""
 
     def __enter__(self) -> _Capture:
         self._saved = {fd: os.dup(fd) for fd in (1, 2)}

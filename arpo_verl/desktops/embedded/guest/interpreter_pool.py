@@ -1,8 +1,7 @@
-"""This is the guest server's side of the warm interpreters."""
+"""The guest server's side of the warm interpreters."""
 
 from __future__ import annotations
 
-import array
 import contextlib
 import json
 import os
@@ -12,7 +11,7 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
-from .processes import CommandTimeout
+from .processes import CommandTimeout, connect
 
 START_TIMEOUT_S = 20.0
 SPARE = 2
@@ -20,7 +19,7 @@ SPARE = 2
 
 
 class InterpreterPool:
-    """This pool runs `python -c` code in warm interpreters, which process 1 forks on demand."""
+    """A pool that runs `python -c` code in warm interpreters, which process 1 forks on demand."""
 
     def __init__(self, process_1: socket.socket):
         self._process_1 = process_1
@@ -63,12 +62,7 @@ class InterpreterPool:
         interpreter.close()
 
     def _start(self) -> _Interpreter:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process_1.sendmsg(
-                [b"interpreter"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [theirs.fileno()]))]
-            )
-        return _Interpreter(Connection(ours.detach()))
+        return _Interpreter(connect(self._process_1))
 
 
 class _Interpreter:

@@ -1,4 +1,4 @@
-"""This module corrects a desktop's keyboard map, and makes pyautogui type any text on it.
+"""Correct a desktop's keyboard map, and make pyautogui type any text on it.
 
 pyautogui presses Shift for `<` as on an American keyboard, and presses the key that `Display.keysym_to_keycode` gives.
 The default map has a 102nd key with `<`, and `>` with Shift. python-xlib prefers that key, so pyautogui typed `>` for

@@ -1,4 +1,4 @@
-"""This module types any text exactly, by key events at an X server, with any key map and without the clipboard.
+"""Type any text exactly, by key events at an X server, with any key map and without the clipboard.
 
 The embedded desktop imports this file. For other guests an action's code contains it (`agent/actions/typing.py`). So it
 needs only python-xlib, which pyautogui needs too, and nothing of this package.
@@ -66,7 +66,7 @@ def type_text(display: Any, text: str) -> None:
 
 
 class Keys:
-    """These are an X server's keys, by the symbol that they give."""
+    """An X server's keys, by the symbol that they give."""
 
     def __init__(self, display: Any):
         self._display = display

@@ -12,8 +12,6 @@ LOG_DIR = "/run/log"
 RUNTIME_DIR = "/run/user/1000"
 """The same as for an Ubuntu machine's first user: OSWorld's tasks name its bus by the full path."""
 BUS_SOCKET = f"{RUNTIME_DIR}/bus"
-WRITABLE = ("/home", "/tmp", "/run", "/var/tmp", "/dev/shm")
-"""The only folders that a program in the sandbox can write to, all in memory."""
 
 SERVER_PORT = 5000
 """The guest server's port in OSWorld; here it only names a connection, and nothing listens on it."""

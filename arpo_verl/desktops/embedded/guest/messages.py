@@ -1,4 +1,4 @@
-"""This module has the requests and responses of the guest server."""
+"""Requests and responses of the guest server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 
 @dataclass(frozen=True)
 class Request:
-    """This is one request, with its body as it came."""
+    """One request, with its body as it came."""
 
     content_type: str
     body: bytes = field(repr=False)
@@ -50,7 +50,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """This is one answer: `body`, or the bytes that `file` had when it was opened."""
+    """One answer: `body`, or the bytes that `file` had when it was opened."""
 
     status: int
     content_type: str

@@ -1,4 +1,7 @@
-"""With these namespaces a forked process leaves its parent's mounts, network, processes and names."""
+"""With these namespaces a forked process leaves its parent's mounts, network, processes and names.
+
+Each function raises OSError if the kernel refuses.
+"""
 
 from __future__ import annotations
 
@@ -21,28 +24,20 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def check(result: int, what: str) -> None:
-    """Raise the C library's error if a call's `result` is negative.
-
-    Raises:
-        OSError: with `what` in its message.
-    """
+    """Raise the C library's error, with `what` in its message, if a call's `result` is negative."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
 class ProcessNamespaces:
-    """This gives each forked child its own process namespace, in which it is the first process."""
+    """Gives each forked child its own process namespace, in which it is the first process."""
 
     def __init__(self) -> None:
         self._own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
 
     def fork(self) -> int:
-        """Fork a child into a new process namespace; when it ends, all that it started ends too.
-
-        Raises:
-            OSError: the kernel refuses.
-        """
+        """Fork a child into a new process namespace; when it ends, all that it started ends too."""
         check(_libc.unshare(_CLONE_NEWPID), "unshare of processes")
         pid = None
         try:
@@ -66,31 +61,19 @@ def end_with_parent() -> None:
 
 
 def leave_parents(more: int = 0) -> None:
-    """Leave the parent's mounts, network, System V objects and host name, and the namespaces `more`.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
+    """Leave the parent's mounts, network, System V objects and host name, and the namespaces `more`."""
     check(_libc.unshare(_CLONE_NEWNS | _CLONE_NEWIPC | _CLONE_NEWNET | _CLONE_NEWUTS | more), "unshare")
     mount("none", "/", None, MS_REC | _MS_PRIVATE)
 
 
 def own_mounts() -> None:
-    """Give this process its own mounts from now on.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
+    """Give this process its own mounts from now on."""
     check(_libc.unshare(_CLONE_NEWNS), "unshare of mounts")
     mount("none", "/", None, MS_REC | _MS_PRIVATE)
 
 
 def become_in_own_users(user_id: int) -> None:
-    """Enter a new user namespace as its only user `user_id`, with all privileges there.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
+    """Enter a new user namespace as its only user `user_id`, with all privileges there."""
     outside = os.geteuid(), os.getegid()
     check(_libc.unshare(_CLONE_NEWUSER), "unshare of users")
     maps = {
@@ -110,11 +93,7 @@ def open_loopback() -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
-    """Call `mount(2)`.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
+    """Call `mount(2)`."""
     words = [None if word is None else word.encode() for word in (source, target, kind, options)]
     check(_libc.mount(words[0], words[1], words[2], flags, words[3]), f"mount of {target}")
 

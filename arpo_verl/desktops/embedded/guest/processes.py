@@ -1,10 +1,12 @@
-"""This module starts programs of the user's session, and runs commands to their end."""
+"""Programs of the user's session: how they start, and how commands run to their end."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
+from multiprocessing.connection import Connection
 from typing import IO, Any
 
 from . import layout
@@ -52,3 +54,11 @@ def text_of(file: IO[bytes]) -> str:
     file.seek(0)
     text = file.read(MAX_OUTPUT).decode(errors="replace")
     return f"{text}\n[cut after {MAX_OUTPUT} bytes]" if file.read(1) else text
+
+
+def connect(channel: socket.socket) -> Connection:
+    """Send one end of a new connection to the process that reads `channel`, and return the other end."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        socket.send_fds(channel, [b"connect"], [theirs.fileno()])
+    return Connection(ours.detach())

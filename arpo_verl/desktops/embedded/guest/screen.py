@@ -1,27 +1,36 @@
-"""This module reads the screen, for screenshots with the pointer and its size, and paints the root window."""
+"""The screen: screenshots with the pointer, its size, and the wallpaper.
+
+The wallpaper is a picture on the root window; its setting is where GNOME's programs and OSWorld's evaluators look.
+GNOME Shell would also repaint when another program changes that setting; this session only reports it.
+"""
 
 from __future__ import annotations
 
 import io
+import os
 import struct
+import subprocess
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from PIL import Image, ImageChops
 from Xlib.display import Display
 
-from . import layout
+from . import files, layout
 from .framebuffer import Framebuffer
 from .messages import Request, Response
 
 COMPRESS_LEVEL = 1
 """The PNG's level: at 1 a plain desktop already shrinks 40-fold."""
+WALLPAPER = ("org.gnome.desktop.background", "picture-uri")
 
 
 class Screen:
-    """This has the guest server's connection to the display, and the X server's mapped frame buffer."""
+    """The guest server's connection to the display, and the X server's mapped frame buffer."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()  # python-xlib's connection, and a consistent look at the buffer
@@ -92,6 +101,7 @@ def _cursor_layers(cursor: Any) -> tuple[Image.Image, Image.Image]:
 
 def routes(screen: Screen) -> dict[tuple[str, str], Callable[[Request], Response]]:
     """Return the endpoints of this module."""
+    painted: list[str] = []
 
     def screenshot(request: Request) -> Response:
         return Response(HTTPStatus.OK, "image/png", screen.png())
@@ -104,8 +114,31 @@ def routes(screen: Screen) -> dict[tuple[str, str], Callable[[Request], Response
             pointer = screen.root.query_pointer()
         return Response.json([pointer.root_x, pointer.root_y])
 
+    def wallpaper(request: Request) -> Response:
+        path = _wallpaper_setting() or (painted[-1] if painted else None)
+        if path is None:
+            return Response.text("Wallpaper file not found", HTTPStatus.NOT_FOUND)
+        return files.serve(path, "image/png")
+
+    def change_wallpaper(request: Request) -> Response:
+        path = files.path_of(request.json()["path"])
+        screen.paint_root(Image.open(path))
+        painted.append(path)
+        # This fails if GNOME's schemas are not installed; then nothing can ask for the setting either.
+        subprocess.run(["gsettings", "set", *WALLPAPER, Path(path).as_uri()], capture_output=True)
+        return Response.text("Wallpaper changed successfully")
+
     return {
         ("GET", "/screenshot"): screenshot,
         ("POST", "/screen_size"): screen_size,
         ("GET", "/cursor_position"): cursor_position,
+        ("POST", "/wallpaper"): wallpaper,
+        ("POST", "/setup/change_wallpaper"): change_wallpaper,
     }
+
+
+def _wallpaper_setting() -> str | None:
+    """Return the file that the user's setting names, if it exists; the default's is not installed."""
+    answer = subprocess.run(["gsettings", "get", *WALLPAPER], capture_output=True, text=True)
+    path = unquote(urlsplit(answer.stdout.strip().strip("'")).path)
+    return path if os.path.isfile(path) else None

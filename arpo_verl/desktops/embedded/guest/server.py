@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -14,12 +15,13 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import urlsplit
 
-from . import commands, files, layout, recording, screen, tunnel, wallpaper, windows
+from . import commands, files, layout, screen, windows
 from .apart import ApartCommands
 from .interpreter_pool import InterpreterPool
 from .messages import Request, Response
 
 Route = Callable[[Request], Response]
+CONNECT_TIMEOUT_S = 5.0
 
 
 def serve(
@@ -44,9 +46,9 @@ def serve(
         **commands.routes(pool, None if first_process is None else ApartCommands(first_process), command_timeout_s),
         **files.routes(),
         **screen.routes(display),
-        **wallpaper.routes(display),
         **windows.routes(display),
-        **recording.routes(),
+        ("POST", "/start_recording"): _refuse_recording,
+        ("POST", "/end_recording"): _refuse_recording,
     }
     ready()
     while True:
@@ -54,7 +56,7 @@ def serve(
         if not packet:
             return
         for fd in fds:
-            target = _answer if int(packet) == layout.SERVER_PORT else tunnel.connect
+            target = _answer if int(packet) == layout.SERVER_PORT else _tunnel
             detail = routes if target is _answer else int(packet)
             connection = socket.socket(fileno=fd)
             try:
@@ -119,3 +121,39 @@ def _call(route: Route, request: Request) -> Response:
     except Exception as error:
         traceback.print_exc(file=sys.stderr)
         return Response.error(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+
+
+def _refuse_recording(request: Request) -> Response:
+    return Response.error(
+        HTTPStatus.NOT_IMPLEMENTED,
+        "the embedded desktop records no video: the screenshots of a trajectory show each step",
+    )
+
+
+# --- Ports of the desktop's programs, such as Chrome's DevTools ------------------------------------------------------
+
+
+def _tunnel(connection: socket.socket, port: int) -> None:
+    """Join `connection` with the guest's own loopback `port`; close it if nothing listens there."""
+    with connection:
+        try:
+            program = socket.create_connection(("127.0.0.1", port), CONNECT_TIMEOUT_S)
+        except OSError:
+            return
+        with program:
+            program.settimeout(None)
+            back = threading.Thread(target=_pump, args=(program, connection), daemon=True)
+            back.start()
+            _pump(connection, program)
+            back.join()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while chunk := source.recv(65536):
+            target.sendall(chunk)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)

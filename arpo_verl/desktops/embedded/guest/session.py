@@ -1,4 +1,4 @@
-"""This module starts a user's session from nothing: home, X server, message bus, window manager."""
+"""Start a user's session from nothing: home, X server, message bus, window manager."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import select
 import shutil
 import time
-from collections.abc import Callable
 
 from Xlib import X, Xatom
 from Xlib.display import Display
@@ -70,7 +69,11 @@ def await_ready(display: Display) -> None:
         _await_window_manager(display)
     finally:
         display.close()
-    _await(lambda: os.path.exists(layout.BUS_SOCKET), "dbus-daemon")
+    deadline = time.monotonic() + STEP_TIMEOUT_S
+    while not os.path.exists(layout.BUS_SOCKET):
+        if time.monotonic() > deadline:
+            raise BootError(f"dbus-daemon did not start: {children.log_tail('dbus-daemon')}")
+        time.sleep(0.002)
 
 
 def _start_x_server(width: int, height: int) -> int:
@@ -138,11 +141,3 @@ def _await_window_manager(display: Display) -> None:
         while display.pending_events():
             display.next_event()
     probe.destroy()
-
-
-def _await(condition: Callable[[], bool], program: str) -> None:
-    deadline = time.monotonic() + STEP_TIMEOUT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise BootError(f"{program} did not start: {children.log_tail(program)}")
-        time.sleep(0.002)

@@ -1,4 +1,4 @@
-"""This serves mock web applications on the desktop's loopback: their built files, and CUA-Gym-Hub's state API.
+"""Serve mock web applications on the desktop's loopback: their built files, and CUA-Gym-Hub's state API.
 
 Everything is in the memory of one process: a fork of process 1, which the desktop's other programs can neither trace
 nor read. After each change it writes its sessions into memory that process 1 shares, so that the last state is known
@@ -39,7 +39,7 @@ Sessions = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class App:
-    """This is one application: its port, and its files by path."""
+    """One application: its port, and its files by path."""
 
     name: str
     port: int
@@ -102,13 +102,15 @@ class _Refused(Exception):
 
 
 class _Store:
-    """This holds the sessions of all applications."""
+    """Holds the sessions of all applications, and the files that pages and the set-up upload."""
 
     def __init__(self, shared: SharedState):
         self._shared = shared
         self._lock = threading.Lock()
         stored = shared.read()
         self._sessions: dict[str, Sessions] = json.loads(stored) if stored else {}
+        self._files: dict[tuple[str, str, str], tuple[str, bytes]] = {}
+        """Content type and bytes by application, session and name."""
 
     def get(self, app: str, sid: str) -> dict[str, Any] | None:
         with self._lock:
@@ -139,6 +141,23 @@ class _Store:
             self._shared.write(content)
             self._sessions = sessions
 
+    def add_file(self, app: str, sid: str, name: str, kind: str, content: bytes) -> dict[str, Any]:
+        stored = f"{secrets.token_hex(4)}_{re.sub(r'[^a-zA-Z0-9._-]', '_', name)}"
+        with self._lock:
+            if sum(len(one) for _, one in self._files.values()) + len(content) > MAX_UPLOADS:
+                raise _Refused("more files than fit")
+            self._files[app, sid, stored] = kind, content
+        return {
+            "original_name": name,
+            "stored_name": stored,
+            "size": len(content),
+            "content_type": kind,
+            "url": f"/files/{sid}/{stored}",
+        }
+
+    def file(self, app: str, sid: str, stored: str) -> tuple[str, bytes] | None:
+        return self._files.get((app, sid, stored))
+
 
 def _merged(old: Any, new: Any) -> Any:
     if not isinstance(old, dict) or not isinstance(new, dict):
@@ -166,49 +185,19 @@ def serve(apps: list[App], shared: SharedState, ready: Callable[[], object], rea
         read_only: accept no changes, as while a reward program runs.
     """
     store = _Store(shared)
-    uploads = _Uploads()
-    servers = []
-    for app in apps:
-        server = _Server(("127.0.0.1", app.port), _AppHandler)
-        server.app, server.store, server.uploads, server.read_only = app, store, uploads, read_only
-        servers.append(server)
+    servers = [_Server(app, store, read_only) for app in apps]
     for server in servers[1:]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
     ready()
     servers[0].serve_forever()
 
 
-class _Uploads:
-    """These are the files that pages and the set-up upload, by application, session and name."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._files: dict[tuple[str, str, str], tuple[str, bytes]] = {}
-
-    def add(self, app: str, sid: str, name: str, kind: str, content: bytes) -> dict[str, Any]:
-        stored = f"{secrets.token_hex(4)}_{re.sub(r'[^a-zA-Z0-9._-]', '_', name)}"
-        with self._lock:
-            if sum(len(one) for _, one in self._files.values()) + len(content) > MAX_UPLOADS:
-                raise _Refused("more files than fit")
-            self._files[app, sid, stored] = kind, content
-        return {
-            "original_name": name,
-            "stored_name": stored,
-            "size": len(content),
-            "content_type": kind,
-            "url": f"/files/{sid}/{stored}",
-        }
-
-    def get(self, app: str, sid: str, stored: str) -> tuple[str, bytes] | None:
-        return self._files.get((app, sid, stored))
-
-
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    app: App
-    store: _Store
-    uploads: _Uploads
-    read_only: bool
+
+    def __init__(self, app: App, store: _Store, read_only: bool):
+        self.app, self.store, self.read_only = app, store, read_only
+        super().__init__(("127.0.0.1", app.port), _AppHandler)
 
 
 class _AppHandler(BaseHTTPRequestHandler):
@@ -256,7 +245,7 @@ class _AppHandler(BaseHTTPRequestHandler):
             return Response.json({"initial_state": initial, "current_state": current, "state_diff": changed})
         if path.startswith("/files/"):
             names = path.split("/")[2:]
-            found = self.server.uploads.get(app.name, names[0], names[1]) if len(names) == 2 else None
+            found = self.server.store.file(app.name, names[0], names[1]) if len(names) == 2 else None
             if found is None:
                 return Response.text("Not found", HTTPStatus.NOT_FOUND)
             return Response(HTTPStatus.OK, found[0], found[1])
@@ -277,7 +266,7 @@ class _AppHandler(BaseHTTPRequestHandler):
             self.server.store.post(self.server.app.name, sid, request.json())
             return Response.json({"success": True, "ok": True, "status": "ok"})
         if path == "/upload":
-            add = self.server.uploads.add
+            add = self.server.store.add_file
             files = [add(self.server.app.name, sid, name, kind, content) for name, kind, content in request.files()]
             if not files:
                 raise ValueError("no files found")

@@ -1,4 +1,4 @@
-"""This module finds, activates, closes and measures windows, and opens files and waits for their windows."""
+"""Find, activate, close and measure windows; open files and wait for their windows."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -21,13 +22,6 @@ pytestmark = pytest.mark.desktop
 BACKGROUND_SCHEMA = "/usr/share/glib-2.0/schemas/org.gnome.desktop.background.gschema.xml"
 
 
-def test_an_upload_to_a_pipe_is_refused_at_once(desktop):
-    desktop.sh("mkfifo ~/pipe")
-    data = {"file_path": (None, "/home/user/pipe"), "file_data": b"text"}
-    answer = requests.post(f"{desktop.controller.http_server}/setup/upload", files=data, timeout=30)
-    assert answer.status_code == 500 and "[Errno 6]" in answer.json()["error"]
-
-
 def test_uploaded_file_comes_back_byte_for_byte(desktop, tmp_path):
     content = bytes(range(256)) * 400 + b"\r\n--boundary\r\n\r\n"
     source = tmp_path / "source.bin"
@@ -35,12 +29,6 @@ def test_uploaded_file_comes_back_byte_for_byte(desktop, tmp_path):
     desktop.setup._upload_file_setup([{"local_path": str(source), "path": "/home/user/new/folder/ü.bin"}])
     assert desktop.controller.get_file("~/new/folder/ü.bin") == content
     assert desktop.controller.get_file("$HOME/new/folder/ü.bin") == content
-
-
-def test_missing_file_is_none_at_once(desktop):
-    start = time.monotonic()
-    assert desktop.controller.get_file("/no/such/file") is None
-    assert time.monotonic() - start < 10  # the client's own retries take 15 s
 
 
 def test_file_with_holes_is_served_without_being_read_into_memory(desktop):
@@ -118,6 +106,7 @@ def test_windows_are_found_activated_measured_and_closed(desktop):
     for title in ("first", "second"):
         desktop.setup._launch_setup(["xterm", "-T", title, "-geometry", "40x10"])
         desktop.setup._execute_with_verification_setup(["true"], {"window_exists": title}, 60, 0.05)
+        eventually(lambda t=title: desktop.sh("xdotool getactivewindow getwindowname") == t)  # a new one has the focus
     assert desktop.controller.get_vm_window_size("XTerm")["width"] > 100
     assert desktop.controller.get_vm_window_size("NoSuchClass") is None
     desktop.setup._activate_window_setup("first")
@@ -125,12 +114,6 @@ def test_windows_are_found_activated_measured_and_closed(desktop):
     desktop.setup._close_window_setup("second", strict=True)
     eventually(lambda: "second" not in desktop.sh("wmctrl -l"))
     assert "first" in desktop.sh("wmctrl -l")
-
-
-def test_new_window_gets_the_focus(desktop):
-    for title in ("older", "newer"):
-        desktop.setup._launch_setup(["xterm", "-T", title])
-        eventually(lambda t=title: desktop.sh("xdotool getactivewindow getwindowname") == t)
 
 
 @pytest.mark.release
@@ -147,15 +130,25 @@ def test_file_is_opened_by_the_program_for_its_type(desktop):
     assert "notes.txt" in desktop.sh("wmctrl -l")
 
 
-def test_file_without_a_program_for_it_is_an_error_at_once(desktop):
-    desktop.sh("head -c 100 /dev/zero > ~/what.unknown")  # random bytes may look like some program's own
-    with pytest.raises(Exception, match="500"):
-        desktop.setup._open_setup("/home/user/what.unknown")
-
-
-def test_opening_nothing_is_an_error(desktop):
-    with pytest.raises(Exception, match="404"):
-        desktop.setup._open_setup("/no/such/file")
+def test_what_cannot_be_done_is_said_at_once(desktop):
+    start = time.monotonic()
+    assert desktop.controller.get_file("/no/such/file") is None
+    assert time.monotonic() - start < 10  # the client's own retries take 15 s
+    desktop.sh("head -c 100 /dev/zero > ~/what.unknown; mkfifo ~/pipe")  # random bytes may look like some program's own
+    for path, status in (("/home/user/what.unknown", "500"), ("/no/such/file", "404")):
+        with pytest.raises(Exception, match=status):
+            desktop.setup._open_setup(path)
+    server = desktop.controller.http_server
+    data = {"file_path": (None, "/home/user/pipe"), "file_data": b"text"}
+    answer = requests.post(f"{server}/setup/upload", files=data, timeout=30)
+    assert answer.status_code == 500 and "[Errno 6]" in answer.json()["error"]
+    assert requests.post(f"{server}/start_recording").status_code == 501
+    assert requests.get(f"{server}/nothing").status_code == 404
+    assert requests.post(f"{server}/execute", data="no json").status_code == 400
+    answer = requests.post(f"{server}/execute", json={"command": ["no-such-program"]})
+    assert answer.status_code == 500 and "no-such-program" in answer.json()["message"]
+    assert desktop.controller.get_terminal_output() is None
+    assert desktop.controller.get_vm_platform() == "Linux"
 
 
 def test_execute_steps_repeat_until_they_hold(desktop):
@@ -164,6 +157,9 @@ def test_execute_steps_repeat_until_they_hold(desktop):
     assert desktop.controller.get_file("/tmp/count") == b"\n\n\n"
     desktop.setup._command_setup(["touch", "~/made"])
     assert desktop.controller.get_file("~/made") == b""
+    for line in ("python -c 'import sys; sys.exit(1)' || true", "python -c 'exit('\"$(echo 0)\"')'"):  # for a shell
+        answer = desktop.setup._execute_with_verification_setup(["true"], {"command_success": line}, 60, 0.1)
+        assert answer["verification"] == "passed"
 
 
 def test_wallpaper_is_shown_and_given_back(desktop):
@@ -172,10 +168,8 @@ def test_wallpaper_is_shown_and_given_back(desktop):
     )
     desktop.controller.get_screenshot()  # an unchanged screen is not looked at twice
     desktop.setup._change_wallpaper_setup("/home/user/w.png")
-    screenshot = desktop.controller.get_screenshot()
-    import io
-
-    assert Image.open(io.BytesIO(screenshot)).getpixel((5, 5)) == (255, 0, 9)
+    screenshot = io.BytesIO(desktop.controller.get_screenshot())
+    assert Image.open(screenshot).getpixel((5, 5)) == (255, 0, 9)
     assert desktop.controller.get_vm_wallpaper() == desktop.controller.get_file("/home/user/w.png")
 
 
@@ -214,14 +208,6 @@ def test_packages_that_accessible_objects_need_are_named(monkeypatch):
     monkeypatch.setattr(accessibility, "PYTHON", "/bin/false")
     answer = accessibility.tree(None)
     assert answer.status == 501 and b"require_a11y_tree=False" in answer.body and b"gir1.2-atspi" in answer.body
-
-
-def test_what_the_desktop_has_not_is_said(desktop):
-    assert requests.post(f"{desktop.controller.http_server}/start_recording").status_code == 501
-    assert requests.get(f"{desktop.controller.http_server}/nothing").status_code == 404
-    assert requests.post(f"{desktop.controller.http_server}/execute", data="no json").status_code == 400
-    assert desktop.controller.get_terminal_output() is None
-    assert desktop.controller.get_vm_platform() == "Linux"
 
 
 def test_program_that_listens_in_the_guest_is_reached_through_its_port(desktop):
@@ -276,9 +262,3 @@ def test_the_x_server_is_given_dejavu_and_keeps_its_own_fonts(desktop):
     fonts = desktop.sh(f'python -c "{listed.format("-dejavu-*")}"').split()
     assert [name.split("-")[2] for name in fonts] == ["mono", "sans", "serif"]
     assert desktop.sh(f'python -c "{listed.format("fixed")}"').strip() == "fixed"
-
-
-def test_a_line_that_needs_a_shell_is_given_to_one(desktop):
-    for line in ("python -c 'import sys; sys.exit(1)' || true", "python -c 'exit('\"$(echo 0)\"')'"):
-        answer = desktop.setup._execute_with_verification_setup(["true"], {"command_success": line}, 60, 0.1)
-        assert answer["verification"] == "passed"
