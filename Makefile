@@ -11,7 +11,7 @@
 # make test-pure  the tests that need no veRL, no Ray, no Torch and no desktop, on PYTHON in an environment of their own
 # make test-engines  the contracts and the pure tests on newer sets of veRL, torch and Transformers, into docs/versions.md
 # make test-verl VERL='0.9.2 PATH'  the same on these releases of veRL
-# make mutants  changes of the code that no test notices; MUTANTS='arpo_verl.replay.choice*' takes some of them
+# make mutants  changes of the code that no test notices; MUTANTS='arpo_verl.replay.groups*' takes some of them
 # make fuzz   a million inputs to all that reads a model's text, guided by coverage; FUZZ_ARGS='--target keys' takes less
 # make constraints   writes anew which versions the environment of the tests has, in constraints.txt; UPGRADE=--upgrade takes newer ones
 # make audit   asks PyPI's advisories about every installed package; needs the network

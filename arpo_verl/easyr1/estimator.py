@@ -11,8 +11,8 @@ import torch
 from arpo_verl.easyr1 import stock
 from arpo_verl.records.run_records import GroupLog
 from arpo_verl.replay.advantages import group_advantages
-from arpo_verl.replay.choice import MIN_GROUP_SIZE, uid_of
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.groups import MIN_GROUP_SIZE, uid_of
 from arpo_verl.replay.labels import RowLabel
 
 

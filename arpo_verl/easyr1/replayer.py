@@ -14,7 +14,7 @@ from arpo_verl.easyr1.rows import Row, outcome_of, positions, trajectory_of
 from arpo_verl.easyr1.settings import DoorConfig
 from arpo_verl.records.jumps import JumpDetector
 from arpo_verl.records.run_records import GroupLog, RunRecords
-from arpo_verl.replay.choice import form_groups
+from arpo_verl.replay.groups import form_groups
 from arpo_verl.replay.methods import method_that_replaces
 from arpo_verl.replay.metrics import group_metrics, rollout_metrics, store_metrics
 from arpo_verl.replay.planner import ReplayPlanner

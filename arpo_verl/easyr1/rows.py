@@ -20,7 +20,7 @@ from arpo_verl.easyr1.engine import UNRESIZED, as_objects
 from arpo_verl.easyr1.images import FILE, model_file
 from arpo_verl.errors import ReplayError
 from arpo_verl.lib.images import image_size
-from arpo_verl.replay.choice import Outcome
+from arpo_verl.replay.groups import Outcome
 from arpo_verl.replay.rules import task_content
 from arpo_verl.replay.trajectory import StoredRow, StoredTrajectory
 from arpo_verl.types import EpisodeId

@@ -28,6 +28,7 @@ NEW_NAMES = {name: f"{room}.{name}" for room, names in _ROOMS.items() for name i
     "policy.optimizer": "engines.optimizer",
     "records.faults": "records.starts",
     "records.metrics": "records.metrics_files",
+    "replay.choice": "replay.groups",
     "vllm_images": "engines.vllm.images",
     "vllm_segments": "engines.vllm.segments",
 }

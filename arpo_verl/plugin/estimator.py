@@ -7,7 +7,7 @@ like any other.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +17,6 @@ from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage, register
 from arpo_verl.plugin.settings import EQUAL, episode_weight_of
 from arpo_verl.replay.advantages import group_advantages
 from arpo_verl.replay.labels import RowLabel, labelled_rows, rows_to_episodes
-
-if TYPE_CHECKING:
-    from arpo_verl.plugin.step_metrics import ScoredBatch
 
 REPLAY_GRPO = "replay_grpo"
 
@@ -43,7 +40,8 @@ def compute_replay_grpo_advantage(
     Raises:
         ConfigError: `config` is not a section of a recipe.
     """
-    # Imported here, since every process of a run imports this module, and only the trainer has a state.
+    # Imported here, since every process of a run imports this module, and only the trainer has a state and a queue.
+    from arpo_verl.plugin.step_metrics import ScoredBatch
     from arpo_verl.plugin.trainer_state import trainer_state
 
     state = trainer_state(config)
@@ -58,13 +56,15 @@ def compute_replay_grpo_advantage(
         rewards_E = token_level_rewards[last].sum(dim=-1)
         if replay.enable:
             is_replay_E = [isinstance(label, RowLabel) and label.is_replay for label in groups]
-            own_E = [label.advantage if isinstance(label, RowLabel) else None for label in groups]
-            members = [label if own is None else object() for label, own in zip(groups, own_E, strict=True)]
+            own = {i: label.advantage for i, label in labelled_rows(groups).items() if label.advantage is not None}
             advantages_E = group_advantages(
-                rewards_E, members, is_replay_B=is_replay_E, std=replay.std, divide_by_std=divide_by_std
+                rewards_E,
+                [object() if i in own else label for i, label in enumerate(groups)],
+                is_replay_B=is_replay_E,
+                std=replay.std,
+                divide_by_std=divide_by_std,
             )
-            for number, own in enumerate(own_E):
-                advantages_E[number] = advantages_E[number] if own is None else own
+            advantages_E[list(own)] = torch.tensor(list(own.values()), dtype=advantages_E.dtype)
         else:
             # One token each, since a rollout correction may have rejected the whole last row of an episode.
             stock_E1, _ = compute_grpo_outcome_advantage(
@@ -75,7 +75,7 @@ def compute_replay_grpo_advantage(
             )
             advantages_E = stock_E1[:, 0]
         advantages_B = advantages_E[episodes]
-        batch = _read_batch(labels, response_mask) if replay.enable and labels else None
+        batch = ScoredBatch.read(labels, response_mask.shape[-1]) if replay.enable and labels else None
         log_probs = batch.old_log_probs() if batch is not None else None
         state.groups.write(labels, rewards_E[episodes], advantages_B, log_probs)
         advantages_BT = advantages_B.unsqueeze(-1) * response_mask
@@ -105,10 +105,3 @@ def equal_weights(response_mask: torch.Tensor, episodes: Sequence[int], labels: 
     counted = torch.tensor(sorted({episodes[row] for row in labels}), dtype=torch.long)
     mean = tokens_E[counted].mean() if len(counted) else tokens_E.mean()
     return (mean / tokens_E.clamp(min=1))[number_B].to(torch.float32)
-
-
-def _read_batch(labels: Mapping[int, RowLabel], response_mask: torch.Tensor) -> ScoredBatch:
-    # Imported here, since every process of a run imports this module, and few need the queue.
-    from arpo_verl.plugin.step_metrics import ScoredBatch
-
-    return ScoredBatch.read(labels, response_mask.shape[-1])

@@ -19,7 +19,7 @@ from arpo_verl.errors import ConfigError, ReplayError
 from arpo_verl.plugin import queue
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.queue import Batch, plain
-from arpo_verl.replay.choice import Outcome, episode_of, row_key, uid_of
+from arpo_verl.replay.groups import Outcome, episode_of, row_key, uid_of
 from arpo_verl.replay.labels import REPLAYED, RowLabel
 from arpo_verl.replay.methods.base import Replay
 from arpo_verl.replay.rules import task_content

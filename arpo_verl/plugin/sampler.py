@@ -1,4 +1,4 @@
-"""Put past successes into groups that failed: the samplers for veRL's `trainer.v1.sampler.custom_sampler`.
+"""Put past successes into groups: the samplers for veRL's `trainer.v1.sampler.custom_sampler`.
 
 They see whole groups before the trainer scores and updates, so a replayed row gets old log-probs and an advantage like
 any other. They inject first and store afterwards: a success is never replayed in the step that made it.
@@ -31,9 +31,9 @@ from arpo_verl.plugin.trainer_state import TrainerState, trainer_state
 from arpo_verl.plugin.validation_samples import EpisodeLoggers, ValidationSamples
 from arpo_verl.records.jumps import JumpDetector
 from arpo_verl.records.run_records import RunRecords
-from arpo_verl.replay.choice import Group, Outcome, form_groups, uid_of
 from arpo_verl.replay.config import check_filter, check_sampler
 from arpo_verl.replay.fingerprint import model_fingerprint
+from arpo_verl.replay.groups import Group, Outcome, form_groups, uid_of
 from arpo_verl.replay.methods.base import Replay
 from arpo_verl.replay.metrics import COUNTS, LEVELS, group_metrics, rollout_metrics, store_metrics
 from arpo_verl.replay.planner import ReplayPlanner
@@ -142,9 +142,8 @@ class Replayer:
         if not self.config.enable:
             return set()
         groups = form_groups(self._prefetch.outcomes(keys))
-        self._seen |= {group.uid: group for group in groups if group.uid not in self._seen}
-        plan = self._plan(tuple(self._seen.values()))
-        return {replay.outcome.uid for replay in plan if replay.advantage is None}  # else its group stays alike
+        self._seen = {group.uid: group for group in groups} | self._seen
+        return {replay.outcome.uid for replay in self._plan(groups) if replay.advantage is None}  # others stay alike
 
     def evicted(self, tags: Mapping[str, Mapping[str, Any]], partition_id: str) -> None:
         """Keep the successes of rows that are about to be thrown away, for the store, which takes them with the next
@@ -199,39 +198,38 @@ class Replayer:
     def _replay(self, batch: Batch) -> tuple[Batch, int, dict[str, Any]]:
         """Return the batch with its replays, the number of its episodes, and metrics."""
         groups = form_groups(self._prefetch.outcomes(batch.keys))
+        rollouts = (*groups, *self._evicted)
         drawn_in = {key: int(tag["global_steps"]) for key, tag in zip(batch.keys, batch.tags, strict=True)}
         plan: tuple[Replay, ...] = ()
         replays: dict[str, StoredTrajectory] = {}
         late: dict[str, Any] = self.state.late_metrics.open(SCORED_METRICS if self.config.enable else [])
-        num_stored = num_rescued = 0
+        new: list[StoredTrajectory] = []
         if self.config.enable:
             new = rows.read_trajectories(self._successes(groups), batch.partition_id, self._step, drawn_in)
             plan = self._plan(groups)
             batch, replays = self._inject(batch, plan)
-            self.state.replay_method.remember(groups, self.store.memory)
+            self.state.replay_method.remember(rollouts, self.store.memory)
             for trajectory in (*self._rescued, *new):
                 self.store.add(trajectory)
-            num_rescued, num_stored = len(self._rescued), len(self._rescued) + len(new)
             late |= staleness_without(batch.tags, self._step)
         rows.label(batch, replays, {replay.key: replay.advantage for replay in plan})
         self.records.batch_made(self._step, groups, drawn_in, replays)
-        ahead = {"replay/prefetched": self._prefetch.hits, "timing_s/replay_ahead": self._prefetch.seconds}
-        rollouts = (*groups, *self._evicted)
         self.state.tell_frontier(self._step, rollouts)
         jumps = self._jumps.find(self._step, rollouts, self.config.success_threshold)
         self.records.jumped(jumps)
-        for done in (self._prefetch, self._seen, self._evicted, self._rescued):
-            done.clear()
         self._played += rollouts
         metrics = {
             **rollout_metrics(self._played),
             "rollout/tasks_jumped": len(jumps),
             **group_metrics(groups, plan, self.config, self._step),
-            **store_metrics(self.store, num_stored, num_rescued),
+            **store_metrics(self.store, len(self._rescued) + len(new), len(self._rescued)),
             **self._planner.take_counts(),
-            **ahead,
+            "replay/prefetched": self._prefetch.hits,
+            "timing_s/replay_ahead": self._prefetch.seconds,
             **late,
         }
+        for done in (self._prefetch, self._seen, self._evicted, self._rescued):
+            done.clear()
         return batch, sum(len(group.outcomes) for group in groups), metrics
 
     def _check(self, success: StoredTrajectory) -> None:
@@ -249,7 +247,7 @@ class Replayer:
     def _plan(self, groups: tuple[Group, ...]) -> tuple[Replay, ...]:
         """Return the replays of these groups, planned together with all groups that `replayed_uids` has seen."""
         uids = {group.uid for group in groups}
-        known = {**self._seen, **{group.uid: group for group in groups if group.uid not in self._seen}}
+        known = {group.uid: group for group in groups} | self._seen
         plan = self._planner.plan(tuple(known.values()), self._step, self._draw)
         return tuple(replay for replay in plan if replay.outcome.uid in uids)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import fmean
 from typing import Any
 
@@ -103,6 +104,7 @@ class ScoredBatch:
         values_LT, mask_LT = self.columns["old_log_probs"], self.columns["response_mask"].bool()
         return {label.key: values_LT[i][mask_LT[i]].tolist() for i, label in enumerate(self.labels)}
 
+    @cached_property
     def log_ratios(self) -> dict[int, torch.Tensor]:
         """Return log rho of the tokens of each replay whose log-probs somebody recorded, (T,), by the row's position;
         see `ratio_metrics`."""
@@ -115,7 +117,7 @@ class ScoredBatch:
     def token_weights(self, method: ReplayMethod) -> dict[int, torch.Tensor]:
         """Return the factors of replayed tokens' advantages, (T,), by the row's position; those of 1 are
         left out."""
-        weights = {row: method.token_weight(ratio(log_T)) for row, log_T in self.log_ratios().items()}
+        weights = {row: method.token_weight(ratio(log_T)) for row, log_T in self.log_ratios.items()}
         return {row: weight_T for row, weight_T in weights.items() if weight_T is not None}
 
     def metrics_of_replays(
@@ -132,8 +134,8 @@ class ScoredBatch:
         metrics = (
             {"replay/loss_share": (size_B[replays].sum() / size_B.sum()).item()} if replays and size_B.any() else {}
         )
-        by_row = self.log_ratios()
-        ratios = torch.cat([log_T[mask[row]] for row, log_T in by_row.items()]) if by_row else torch.empty(0)
+        recorded = [log_T[mask[row]] for row, log_T in self.log_ratios.items()]
+        ratios = torch.cat(recorded) if recorded else torch.empty(0)
         if len(ratios):  # or veRL's correction rejected every token of every replay
             metrics |= {f"replay/{name}": value for name, value in ratio_metrics(ratios).items()}
         if weights:

@@ -27,8 +27,8 @@ from arpo_verl.lib.config import ConfigT, build_config, check_fields, number, wh
 from arpo_verl.plugin.run_watch import RUN_DIR_VARIABLE, RunWatch
 from arpo_verl.plugin.settings import PolicyFiles, plain_section
 from arpo_verl.records.run_records import GroupLog
-from arpo_verl.replay.choice import Group
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.groups import Group
 from arpo_verl.replay.methods import load_method
 from arpo_verl.replay.methods.base import ReplayMethod
 from arpo_verl.replay.rules import reward_function

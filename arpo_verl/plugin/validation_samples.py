@@ -20,7 +20,7 @@ from arpo_verl.plugin import queue
 from arpo_verl.plugin.rows import read_outcomes, read_trajectories
 from arpo_verl.records.documents import folder_of
 from arpo_verl.records.film_strip import Frame, film_strip
-from arpo_verl.replay.choice import episode_of
+from arpo_verl.replay.groups import episode_of
 from arpo_verl.types import EpisodeId
 
 logger = logging.getLogger(__name__)

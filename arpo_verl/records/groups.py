@@ -14,7 +14,7 @@ from arpo_verl.records.episode_file import EpisodeKey
 from arpo_verl.records.json_files import GrowingFile, Integer, Number
 from arpo_verl.records.layout import GROUPS_FILE
 from arpo_verl.records.summaries import EpisodeSummary
-from arpo_verl.replay.choice import FIRST_ADDED
+from arpo_verl.replay.groups import FIRST_ADDED
 
 
 class TrainedRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +67,9 @@ class Training:
     replaced: bool = False
     replayed_by: str | None = None
     replayed_into: tuple[str, ...] = ()
+    """The episodes whose places it took."""
+    replayed_beside: tuple[str, ...] = ()
+    """An episode of each group that it stood beside."""
 
 
 UNTRAINED = Training()
@@ -126,7 +129,8 @@ class TrainingIndex:
         return [list(rows.values()) for rows in self._rows.values() if rows]
 
     def _join(self) -> dict[str, Training]:
-        replayed_into: dict[str, list[str]] = defaultdict(list)
+        into: dict[str, list[str]] = defaultdict(list)
+        beside: dict[str, list[str]] = defaultdict(list)
         trained: dict[str, Training] = {}
         for uid, sessions in self._rows.items():
             for session, row in sessions.items():
@@ -136,10 +140,14 @@ class TrainingIndex:
                     advantage = None if row.replaced else row.advantage
                     trained[episode_id] = Training(advantage, row.replaced, source)
                 if episode_id is not None and source is not None:
-                    replayed_into[source].append(episode_id)
+                    into[source].append(episode_id)
+                elif row.added and source is not None:
+                    beside[source] += [member for _, member in sorted(self._members.get(uid, {}).items())[:1]]
         return {
             episode_id: replace(
-                trained.get(episode_id, UNTRAINED), replayed_into=tuple(sorted(replayed_into.get(episode_id, ())))
+                trained.get(episode_id, UNTRAINED),
+                replayed_into=tuple(sorted(into.get(episode_id, ()))),
+                replayed_beside=tuple(sorted(beside.get(episode_id, ()))),
             )
-            for episode_id in {*trained, *replayed_into}
+            for episode_id in {*trained, *into, *beside}
         }

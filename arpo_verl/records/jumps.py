@@ -16,7 +16,7 @@ from arpo_verl.records.episode_file import EpisodeKey
 from arpo_verl.records.json_files import Count, GrowingFile, append_objects
 
 if TYPE_CHECKING:
-    from arpo_verl.replay.choice import Group
+    from arpo_verl.replay.groups import Group
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ from statistics import fmean
 
 from arpo_verl.records.layout import CHECKPOINTS, METRICS_FILE, TRAJECTORIES
 from arpo_verl.records.metrics_files import MetricsFiles, require_metrics
-from arpo_verl.records.starts import read_faults
+from arpo_verl.records.starts import read_faults, read_starts
+from arpo_verl.replay.config import ReplayConfig
 
 # Enough steps to average out sampling noise, few enough to show both ends of a short run.
 WINDOW = 5
@@ -26,6 +27,9 @@ class RunSummary:
     first_steps_success: float | None
     last_steps_success: float | None
     replays_injected: int
+    replays_added: int
+    """Those of them that stood beside a group."""
+    replay_method: str | None
     seconds_per_step: float | None
     probs_diff_max: float | None
     dropped_sessions: int
@@ -60,6 +64,8 @@ def summarize(run_dir: Path, rows: Mapping[int, Mapping[str, float]]) -> RunSumm
         first_steps_success=fmean(successes[:WINDOW]) if successes else None,
         last_steps_success=fmean(successes[-WINDOW:]) if successes else None,
         replays_injected=int(sum(data.get("replay/injected", 0) for data in training)),
+        replays_added=int(sum(data.get("replay/added", 0) for data in training)),
+        replay_method=_replay_method(run_dir),
         seconds_per_step=fmean(step_seconds) if step_seconds else None,
         probs_diff_max=max(diffs, default=None),
         dropped_sessions=int(sum(data.get("environment/dropped_sessions", 0) for data in training)),
@@ -73,6 +79,12 @@ def _probs_diff(data: Mapping[str, float]) -> float | None:
     return data.get(f"replay/without/{name}", None if data.get("replay/injected") else data.get(name))
 
 
+def _replay_method(run_dir: Path) -> str | None:
+    """Return the method of the last start; None if it did not replay, or nobody noted it."""
+    recipe = (read_starts(run_dir) or [{"recipe": {"replay.enable": False}}])[-1]["recipe"]
+    return str(recipe.get("replay.method", ReplayConfig.method)) if recipe.get("replay.enable", True) else None
+
+
 def format_summary(summary: RunSummary) -> str:
     """Format the summary in lines for a terminal."""
 
@@ -82,6 +94,11 @@ def format_summary(summary: RunSummary) -> str:
     def number(value: float | None, unit: str = "") -> str:
         return "not measured" if value is None else f"{value:.3g}{unit}"
 
+    replays = str(summary.replays_injected)
+    if summary.replays_injected and summary.replay_method is not None:
+        replays += f" by {summary.replay_method}"
+    if summary.replays_added:
+        replays += f", {summary.replays_added} of them beside groups"
     checkpoints = summary.run_dir / CHECKPOINTS
     trajectories = summary.run_dir / TRAJECTORIES
     lines = [
@@ -90,7 +107,7 @@ def format_summary(summary: RunSummary) -> str:
         f"success, validation after    {percent(summary.validation_after)}",
         f"success, first {WINDOW} steps       {percent(summary.first_steps_success)}",
         f"success, last {WINDOW} steps        {percent(summary.last_steps_success)}",
-        f"replays injected             {summary.replays_injected}",
+        f"replays injected             {replays}",
         f"sessions dropped             {summary.dropped_sessions}",
         f"rollout/trainer probs diff   {number(summary.probs_diff_max)} at most, without replayed rows",
         f"metrics                      {summary.run_dir / METRICS_FILE}",

@@ -44,7 +44,8 @@ class StepLines:
         if "rollout/success_mean" in data:
             parts.append(f"success {100 * data['rollout/success_mean']:5.1f}%")
         if "replay/injected" in data:
-            parts.append(f"replays {data['replay/injected']:.0f}")
+            added = data.get("replay/added", 0)
+            parts.append(f"replays {data['replay/injected']:.0f}" + (f" (beside groups: {added:.0f})" if added else ""))
         faults = [value for name, value in data.items() if name.startswith(_FAULTS)]
         if faults:
             dropped = data.get("environment/dropped_sessions", 0)

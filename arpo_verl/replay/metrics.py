@@ -11,8 +11,8 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 
-from arpo_verl.replay.choice import MIN_GROUP_SIZE, Group
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.groups import MIN_GROUP_SIZE, Group
 from arpo_verl.replay.methods.base import Replay
 from arpo_verl.replay.store.success_store import SuccessStore
 from arpo_verl.types import StopReason

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay.choice import Group
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.groups import Group
 from arpo_verl.replay.methods.base import Replay, ReplayMethod
 from arpo_verl.replay.rules import CHANGED_TASK, NO_GAIN
 from arpo_verl.replay.store.success_store import Candidate, SuccessStore

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from arpo_verl.replay.choice import Outcome, episode_of, form_groups
+from arpo_verl.replay.groups import Outcome, episode_of, form_groups
 from arpo_verl.replay.methods.base import Replay
 from arpo_verl.replay.store.success_store import Candidate
 

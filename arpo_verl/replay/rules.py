@@ -19,9 +19,9 @@ from arpo_verl.lib.untrusted import printable
 from arpo_verl.replay.trajectory import StoredRow, StoredTrajectory
 
 NO_GAIN = "no_gain"
-"""Counts failed groups that get no replay, since none of their task's successes has a reward above theirs."""
+"""Counts groups that a method wanted a success for, but none of their task's is above what it is compared with."""
 CHANGED_TASK = "changed_task"
-"""Counts stored successes that a failed group did not get, since its task has another content now."""
+"""Counts stored successes that a group could not get, since its task has another content now."""
 _DESCRIPTIVE = ("id", "source", "trajectory", "related_apps", "fixed_ip", "possibility_of_env_change", "hint")
 """Fields of OSWorld's task files that decide nothing of what is played and judged."""
 _LEAST_GAIN = 1e-5

@@ -20,7 +20,7 @@ from easyr1.cpu_worker import LOG, TEMPERATURES  # noqa: E402
 from easyr1.faulty_desktop import COUNTED, FAILING  # noqa: E402
 
 from arpo_verl.records.metrics_files import MetricsFiles  # noqa: E402
-from arpo_verl.replay.choice import uid_of  # noqa: E402
+from arpo_verl.replay.groups import uid_of  # noqa: E402
 from arpo_verl.replay.store.persistence import load_store  # noqa: E402
 
 pytestmark = pytest.mark.easyr1

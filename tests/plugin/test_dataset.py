@@ -17,7 +17,7 @@ from verl.utils import tensordict_utils as tu  # noqa: E402
 
 from arpo_verl.plugin.dataset import read_task  # noqa: E402
 from arpo_verl.plugin.trainer_state import trainer_state  # noqa: E402
-from arpo_verl.replay.choice import Group, Outcome  # noqa: E402
+from arpo_verl.replay.groups import Group, Outcome  # noqa: E402
 
 CUSTOM = {"path": "pkg://arpo_verl.plugin.dataset", "name": "TaskDataset"}
 

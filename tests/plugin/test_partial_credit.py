@@ -8,8 +8,8 @@ from support.loop_harness import DONE, HIT, ROW, FakePool, ScriptedEngine, play,
 
 from arpo_verl.desktops.fake import FakeScript
 from arpo_verl.plugin import rows
-from arpo_verl.replay.choice import form_groups
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.groups import form_groups
 
 UID = ROW["uid"]
 

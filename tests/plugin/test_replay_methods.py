@@ -24,7 +24,7 @@ MODES = [
 def play(compose, model_path, empty_queue, rollouts):
     """Plays step 1, in which one of two rollouts succeeds, and step 2, and returns what the sampler made of step 2."""
 
-    def play(*overrides, mode="sync", window=None, second=(0.0, 0.0, 0.0), step=2):
+    def play(*overrides, mode="sync", window=None, second=(0.0, 0.0, 0.0), refill=(), step=2):
         mini_batch = f"actor_rollout_ref.actor.ppo_mini_batch_size={len(second)}"
         config = compose(f"actor_rollout_ref.model.path={model_path}", mini_batch, *overrides)
         trainer = SimpleNamespace(config=config, trainer_mode=mode, _add_prompts_to_generate=lambda number: number)
@@ -35,6 +35,8 @@ def play(compose, model_path, empty_queue, rollouts):
         written = [read(empty_queue, key) for key in batch.keys if key.startswith("p1_0")]
         empty_queue.kv_clear(keys=batch.keys, partition_id="train")
         rollouts.put("p2", [rollouts.output("a", score, 3 + i, step) for i, score in enumerate(second)], step=step)
+        drawn = [rollouts.output("a", score, 30 + i, step) for i, score in enumerate(refill)]
+        replaying.refill_fn = lambda number: rollouts.put("p3", drawn, step=step)
         batch, metrics = replaying.sample(global_steps=step, partition_id="train", batch_size=1)
         return SimpleNamespace(config=config, replaying=replaying, written=written, batch=batch, metrics=metrics)
 
@@ -74,6 +76,13 @@ def test_spear_s_success_is_no_member_of_its_group(play, empty_queue):
     assert {name: advantages[name] for name in expected} == pytest.approx(expected, abs=1e-4)
     assert 0 < float(run.metrics["replay/loss_share"]) < 1
     assert run.replaying.replayer.store.memory == [0.5, 0.25]
+
+
+def test_spear_remembers_each_group_once_also_those_that_a_filter_throws_away(play):
+    overrides = ("+replay.method=spear", "algorithm.filter_groups.enable=true")
+    run = play(*overrides, second=(0.0, 0.0, 0.0), refill=(1.0, 0.0, 0.0))
+    assert {key.split("_")[0] for key in run.batch.keys} == {"p3"}
+    assert run.replaying.replayer.store.memory == pytest.approx([0.5, 1 / 3, 0.0])
 
 
 def test_exgrpo_weighs_each_token_by_how_much_its_probability_changed(play, empty_queue):

@@ -26,7 +26,7 @@ from arpo_verl.errors import ConfigError, DesktopLostError, ReplayError
 from arpo_verl.plugin import queue, rows
 from arpo_verl.plugin.queue import plain
 from arpo_verl.plugin.trainer_state import SAMPLER_SECTION
-from arpo_verl.replay.choice import form_groups
+from arpo_verl.replay.groups import form_groups
 from arpo_verl.replay.rules import task_content
 from arpo_verl.tasks.frontier import Frontier, FrontierConfig
 from arpo_verl.types import EpisodeId

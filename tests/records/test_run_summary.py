@@ -54,6 +54,22 @@ def test_what_was_not_measured_is_said_to_be_so(tmp_path):
     assert "starts that a fault ended    2; the last: the queue died" in format_summary(summarize_run(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("recipe", "added", "words"),
+    [
+        (None, 0, "4\n"),
+        ({}, 0, "4 by arpo\n"),  # of before there were methods
+        ({"replay.method": "spear", "replay.enable": True}, 1, "4 by spear, 2 of them beside groups\n"),
+        ({"replay.enable": False}, 0, "4\n"),
+    ],
+)
+def test_the_summary_names_the_method_of_the_replays(tmp_path, recipe, added, words):
+    write_metrics(tmp_path, [(step, training(0.5, injected=2) | {"replay/added": added}) for step in (1, 2)])
+    if recipe is not None:
+        (tmp_path / "starts.jsonl").write_text(json.dumps({"recipe": recipe, "versions": {}}) + "\n")
+    assert f"replays injected             {words}" in format_summary(summarize_run(tmp_path))
+
+
 def test_a_run_counts_all_its_starts_but_none_of_a_run_begun_anew(tmp_path):
     with pytest.raises(ConfigError, match="metrics.jsonl"):
         summarize_run(tmp_path)

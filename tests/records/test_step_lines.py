@@ -38,6 +38,9 @@ ROWS = {
     (2, None, "step 2  success  50.0%  replays 3  60 s"): training(
         2, **{"rollout/success_mean": 0.5, "replay/injected": 3.0}
     ),
+    (3, None, "step 3  replays 3 (beside groups: 2)  60 s"): training(
+        3, **{"replay/injected": 3.0, "replay/added": 2.0}
+    ),
     (1, 1, "step 1 of 1  faults 3 (episodes dropped: 1)  60 s"): training(1, **FAULTS),
     (0, 8, "validation before the first step: success 50.0%"): VALIDATED,
     (7, 8, "validation after step 7: success 50.0%"): VALIDATED,

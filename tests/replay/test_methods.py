@@ -10,8 +10,8 @@ import pytest
 from support.replay_trajectories import stored
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.replay.choice import Group, Outcome
 from arpo_verl.replay.config import METHODS, ReplayConfig
+from arpo_verl.replay.groups import Group, Outcome
 from arpo_verl.replay.methods import load_method, method_that_replaces
 from arpo_verl.replay.methods.arpo import Arpo
 from arpo_verl.replay.methods.base import weighted_order

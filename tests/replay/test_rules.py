@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 from support.replay_trajectories import stored
 
-from arpo_verl.replay.choice import Group, Outcome
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.groups import Group, Outcome
 from arpo_verl.replay.methods.arpo import Arpo
 from arpo_verl.replay.rules import task_content
 from arpo_verl.replay.store.success_store import SuccessStore

@@ -44,7 +44,8 @@ def _observe_sampler(sampler) -> None:
 
     def observed_inject(self, batch, replacements):
         batch, replays = inject(self, batch, replacements)
-        (FOLDER / f"replays-{self._step}.json").write_text(json.dumps([digest(t) for t in replays.values()]))
+        later = f"-{self._draw}" if self._draw else ""
+        (FOLDER / f"replays-{self._step}{later}.json").write_text(json.dumps([digest(t) for t in replays.values()]))
         return batch, replays
 
     sampler.Replayer.__init__, sampler.Replayer._inject = observed_make, observed_inject

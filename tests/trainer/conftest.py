@@ -113,13 +113,19 @@ def start(shipped, seeds):
     def start_in(name: str, steps: int, *more: str) -> TrainerRun:
         folder = shipped.parent / name
         recorded = folder / "recorded"
-        recorded.mkdir(parents=True)
+        recorded.mkdir(parents=True, exist_ok=True)
         env = loading("record_advantages", ARPO_VERL_RECORDED=str(recorded))
         length = [f"trainer.total_training_steps={steps}", f"trainer.total_epochs={steps}"]
         seeded = [f"actor_rollout_ref.model.path={shipped}", f"replay.seed_from={seeds}"]
         return TrainerRun(folder, *OVERRIDES, *length, *seeded, *more, env=env, recipe=DEMO)
 
     return start_in
+
+
+@pytest.fixture(scope="session")
+def read_run():
+    """`Run.read`."""
+    return Run.read
 
 
 @pytest.fixture(scope="session")

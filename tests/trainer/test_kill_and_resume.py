@@ -7,8 +7,8 @@ import pytest
 from support.trajectory_digest import digest
 from trainer_run import await_end
 
-from arpo_verl.replay.choice import Group, Outcome
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.groups import Group, Outcome
 from arpo_verl.replay.methods.arpo import Arpo
 from arpo_verl.replay.store.persistence import load_store
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from arpo_verl.replay.choice import Group
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.groups import Group
 from arpo_verl.replay.methods.base import ReplayMethod
 
 

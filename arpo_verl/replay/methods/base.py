@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from arpo_verl.lib.config import check_fields
-from arpo_verl.replay.choice import FIRST_ADDED, MIN_GROUP_SIZE, Group, Outcome
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.groups import FIRST_ADDED, MIN_GROUP_SIZE, Group, Outcome
 from arpo_verl.replay.rules import CHANGED_TASK, NO_GAIN, gains
 from arpo_verl.replay.store.success_store import Candidate, SuccessStore
 
@@ -79,9 +79,9 @@ class ReplayMethod:
         """
         return rng.sample(candidates, len(candidates))
 
-    def place(self, group: Group, queue: list[Candidate], chosen: Context) -> list[Replay]:
+    def place(self, group: Group, queue: list[Candidate], context: Context) -> list[Replay]:
         """Take successes for a group from the queue of its task, and say where each goes."""
-        return replace_failure(group, queue, chosen)
+        return replace_failure(group, queue, context)
 
     @property
     def num_added(self) -> int:
@@ -99,7 +99,8 @@ class ReplayMethod:
     def remember(self, groups: Sequence[Group], memory: list[float]) -> None:
         """Note in `memory`, which the store saves with itself, what a later choice needs of these groups.
 
-        It is called once a batch, after the choice and before successes are stored.
+        It is called once a batch, after the choice and before successes are stored, with the batch's groups and those
+        that were thrown away since the last one, as by `algorithm.filter_groups`.
         """
 
     def choose(

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from arpo_verl.lib.config import number
-from arpo_verl.replay.choice import Group
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.groups import Group
 from arpo_verl.replay.methods.base import ReplayMethod
 from arpo_verl.replay.store.success_store import Candidate, SuccessStore
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from arpo_verl.lib.config import whole
-from arpo_verl.replay.choice import Group
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.groups import Group
 from arpo_verl.replay.methods.base import Context, Replay, ReplayMethod
 from arpo_verl.replay.rules import NO_GAIN, gains
 from arpo_verl.replay.store.success_store import Candidate, SuccessStore

@@ -139,6 +139,7 @@ def episode_document(run: Run, snapshot: Snapshot, episode_id: str) -> dict[str,
         "group": [_member(snapshot, *member) for member in snapshot.index.group_of(episode)],
         "replayed_by": training.replayed_by,
         "replayed_into": list(training.replayed_into),
+        "replayed_beside": list(training.replayed_beside),
     }
 
 

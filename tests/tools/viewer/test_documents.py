@@ -130,7 +130,10 @@ def test_an_episode_comes_with_its_group(written, run):
     assert [member["id"] for member in document["group"]] == [*ids, None]
     assert [member["replay_of"] for member in document["group"]] == [None, source, None]
     assert (document["group"][1]["reward"], document["group"][1]["trained_reward"]) == (0.0, 1)
-    assert episode_document(run, run.snapshot(), source)["replayed_into"] == [ids[1]]
+    beside = [written.episode(3, uid="v", session=session) for session in (0, 1)]
+    written.group(3, "v", {"session": 1000, "reward": 1, "advantage": 1, "replay": replay})
+    document = episode_document(run, run.snapshot(), source)
+    assert (document["replayed_into"], document["replayed_beside"]) == ([ids[1]], beside[:1])
     for file in (written.trajectories / source).glob("*.png"):
         file.unlink()
     document = episode_document(run, run.snapshot(), source)

@@ -263,12 +263,13 @@
   const CompareLink = ({ left, right, filters, children }) =>
     html`<${Link} to=${compareRoute(left, right, filters)}>${children}<//>`;
 
-  /** Which success took this episode's place in training, and whose places it took itself. */
+  /** Which success took this episode's place in training, whose places it took itself, and which groups it joined. */
   function ReplayNotes({ episode, byId, filters }) {
     const by = episode.replayed_by;
     const name = (id) => (byId.has(id) ? `the episode of training step ${byId.get(id).step}` : id);
     const link = (id) => html`<${Link} to=${episodeRoute(id, filters)}>${name(id)}<//>`;
     const into = episode.replayed_into || [];
+    const beside = episode.replayed_beside || [];
     return html`
       ${
         (by || episode.replaced) &&
@@ -282,6 +283,13 @@
         html`<p class="message info">
         This success took the place of ${plural(into.length, "episode")}:${" "}
         ${into.map((id, i) => html`${i > 0 && ", "}${link(id)} (<${CompareLink} ...${{ left: id, right: episode.id, filters }}>compare<//>)`)}
+      </p>`
+      }
+      ${
+        beside.length > 0 &&
+        html`<p class="message info">
+        This success was replayed beside ${plural(beside.length, "group")}, that of:${" "}
+        ${beside.map((id, i) => html`${i > 0 && ", "}${link(id)}`)}
       </p>`
       }
     `;

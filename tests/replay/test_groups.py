@@ -5,8 +5,8 @@ import pytest
 from support.replay_trajectories import stored
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay.choice import Group, Outcome, form_groups
 from arpo_verl.replay.config import ReplayConfig
+from arpo_verl.replay.groups import Group, Outcome, form_groups
 from arpo_verl.replay.methods.arpo import Arpo
 from arpo_verl.replay.metrics import group_metrics, rollout_metrics, store_metrics
 from arpo_verl.replay.store.success_store import SuccessStore
