@@ -22,7 +22,7 @@ from arpo_verl.records.jumps import Jump, append_jumps
 from arpo_verl.records.layout import FRONTIER_FILE, GROUPS_FILE, JUMPS_FILE, LOG_PROBS_FILE, step_folder
 from arpo_verl.replay.groups import Group, episode_of, session_of, uid_of
 from arpo_verl.replay.labels import RowLabel
-from arpo_verl.replay.store.encoding import as_png
+from arpo_verl.replay.store.screenshots import as_png
 from arpo_verl.replay.trajectory import StoredTrajectory
 from arpo_verl.tasks.frontier import TaskEstimate
 from arpo_verl.types import EpisodeId

@@ -10,16 +10,8 @@ from arpo_verl.lib.config import FieldRule, check_fields, number, one_of, requir
 
 STANDARD_DEVIATIONS = ("population", "sample")
 SAMPLERS = {"ReplaySampler": ("sync",), "ReplaySamplerAsync": ("colocate_async", "separate_async")}
-METHODS = {
-    name: f"arpo_verl.replay.methods.{module}:{cls}"
-    for name, module, cls in (
-        ("arpo", "arpo", "Arpo"),
-        ("fresh", "fresh", "Fresh"),
-        ("rlep", "rlep", "Rlep"),
-        ("spear", "spear", "Spear"),
-        ("exgrpo", "exgrpo", "ExGrpo"),
-    )
-}
+_CLASSES = {"arpo": "Arpo", "fresh": "Fresh", "rlep": "Rlep", "spear": "Spear", "exgrpo": "ExGrpo"}
+METHODS = {name: f"arpo_verl.replay.methods.{name}:{cls}" for name, cls in _CLASSES.items()}
 """Where each method is."""
 FALLBACK, REFUSE, EMPTY = ON_BAD_STORE = ("fallback", "refuse", "empty")
 

@@ -20,15 +20,8 @@ from arpo_verl.types import StopReason
 _MIB = 1024**2
 
 COUNTS = (
-    *("replay/groups_all_failed", "replay/groups_all_solved", "replay/groups_mixed", "replay/injected"),
-    *(
-        "replay/added",
-        "replay/missed",
-        "replay/stored",
-        "replay/stored_untrained",
-        "replay/prefetched",
-        "replay/unusable",
-    ),
+    *("replay/groups_all_failed", "replay/groups_all_solved", "replay/groups_mixed", "replay/injected", "replay/added"),
+    *("replay/missed", "replay/stored", "replay/stored_untrained", "replay/prefetched", "replay/unusable"),
     *("replay/no_gain", "replay/changed_task", "rollout/tasks_jumped"),
     *("batch/rows", "batch/padding_rows", "batch/updates"),
 )

@@ -174,6 +174,14 @@ def replace_failure(group: Group, queue: list[Candidate], context: Context) -> l
     return []
 
 
+def take_beside(queue: list[Candidate], others: Sequence[float], most: int, context: Context) -> list[Candidate]:
+    """Take from the queue the first successes whose reward is above the mean of `others`, at most `most`."""
+    taken = [one for one in queue if gains(one.reward, min(others), others)][:most]
+    context.left_out[NO_GAIN] += bool(queue) and not taken
+    queue[:] = [one for one in queue if one not in taken]
+    return taken
+
+
 def weighted_order(candidates: Sequence[Candidate], weights: Sequence[float], rng: random.Random) -> list[Candidate]:
     """Draw all candidates without replacement, each with a chance in proportion to its weight, which is above 0.
 

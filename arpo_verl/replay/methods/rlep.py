@@ -15,8 +15,7 @@ from typing import Annotated, ClassVar
 from arpo_verl.lib.config import whole
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.groups import Group
-from arpo_verl.replay.methods.base import Context, Replay, ReplayMethod
-from arpo_verl.replay.rules import NO_GAIN, gains
+from arpo_verl.replay.methods.base import Context, Replay, ReplayMethod, take_beside
 from arpo_verl.replay.store.success_store import Candidate
 
 
@@ -37,10 +36,5 @@ class Rlep(ReplayMethod):
 
     def place(self, group: Group, queue: list[Candidate], context: Context) -> list[Replay]:
         rewards = [outcome.reward for outcome in group.outcomes]
-        added: list[Candidate] = []
-        for candidate in queue:
-            if len(added) < self.most_added and gains(candidate.reward, min(rewards), rewards):
-                added.append(candidate)
-        context.left_out[NO_GAIN] += bool(queue) and not added
-        queue[:] = [candidate for candidate in queue if candidate not in added]
+        added = take_beside(queue, rewards, self.most_added, context)
         return [Replay(group.outcomes[0], candidate, number) for number, candidate in enumerate(added)]

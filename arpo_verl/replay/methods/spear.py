@@ -21,8 +21,7 @@ from typing import Annotated, ClassVar
 from arpo_verl.lib.config import whole
 from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.groups import Group
-from arpo_verl.replay.methods.base import Context, Replay, ReplayMethod
-from arpo_verl.replay.rules import NO_GAIN, gains
+from arpo_verl.replay.methods.base import Context, Replay, ReplayMethod, take_beside
 from arpo_verl.replay.store.success_store import Candidate, SuccessStore
 
 
@@ -57,13 +56,10 @@ class Spear(ReplayMethod):
 
     def place(self, group: Group, queue: list[Candidate], context: Context) -> list[Replay]:
         baseline = statistics.median([*context.store.memory, *map(_mean_reward, context.groups)][-self.num_baselines :])
-        better = [one for one in queue if gains(one.reward, baseline, [baseline])][: self.most_added]
-        context.left_out[NO_GAIN] += bool(queue) and not better
-        queue[:] = [one for one in queue if one not in better]
+        added = take_beside(queue, [baseline], self.most_added, context)
         weight = self.weight(context.step)
         return [
-            Replay(group.outcomes[0], one, number, weight * (one.reward - baseline))
-            for number, one in enumerate(better)
+            Replay(group.outcomes[0], one, number, weight * (one.reward - baseline)) for number, one in enumerate(added)
         ]
 
     def weight(self, step: int) -> float:

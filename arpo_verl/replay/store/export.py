@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from arpo_verl.replay.store.encoding import as_png
 from arpo_verl.replay.store.persistence import read_manifest, read_records, read_screenshot
 from arpo_verl.replay.store.record import decode_record
+from arpo_verl.replay.store.screenshots import as_png
 from arpo_verl.replay.store.success_store import StoredRecord
 from arpo_verl.replay.trajectory import COLUMNS, StoredTrajectory
 

@@ -1,17 +1,38 @@
-"""Keep screenshots by content: each once, however many trajectories show it. Pure."""
+"""Keep screenshots by content: each once, however many trajectories show it. Name and convert their formats. Pure."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 
-from arpo_verl.replay.store.encoding import image_suffix
+from arpo_verl.lib.images import read_image
+
+_SUFFIXES = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"RIFF": "webp"}
+
+
+def as_png(screenshot: bytes) -> bytes:
+    """Return the screenshot as a PNG, unchanged if it is one already.
+
+    Raises:
+        ImageError: it is not a picture.
+    """
+    if _suffix(screenshot) == "png":
+        return screenshot
+    buffer = io.BytesIO()
+    read_image(screenshot).save(buffer, format="PNG")
+    return buffer.getvalue()
 
 
 def screenshot_name(content: bytes) -> str:
     """Return SHA-256 and format of the content: the key here, and the file's name on disk."""
-    return f"{sha256(content).hexdigest()}.{image_suffix(content)}"
+    return f"{sha256(content).hexdigest()}.{_suffix(content)}"
+
+
+def _suffix(screenshot: bytes) -> str:
+    """Return the file name's ending for the image's format; `bin` if desktops do not send it."""
+    return next((suffix for magic, suffix in _SUFFIXES.items() if screenshot.startswith(magic)), "bin")
 
 
 @dataclass(slots=True)
@@ -31,9 +52,6 @@ class ScreenshotStore:
 
     def __contains__(self, name: str) -> bool:
         return name in self._held
-
-    def __len__(self) -> int:
-        return len(self._held)
 
     def acquire(self, name: str, new: Mapping[str, bytes]) -> str:
         """Add a reference to the screenshot. If it is new here, its content is in `new`.

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from arpo_verl.errors import ReplayError
-from arpo_verl.replay.store.encoding import as_png
 from arpo_verl.replay.store.persistence import read_manifest, read_records, read_screenshot
 from arpo_verl.replay.store.record import decode_record
+from arpo_verl.replay.store.screenshots import as_png
 from arpo_verl.replay.trajectory import StoredRow, StoredTrajectory
 
 _END, _IMAGE, _PAD = "<|im_end|>", "<|image_pad|>", "<|endoftext|>"

@@ -104,7 +104,7 @@ class SuccessStore:
         of_task = self._tasks.setdefault(record.task_id, {})
         of_task[serial] = None
         if len(of_task) > self.capacity_per_task:
-            self._drop(next(iter(of_task)))
+            self.remove(next(iter(of_task)))
 
     def candidates(self, task_id: str) -> tuple[Candidate, ...]:
         """Return the task's successes to choose from, oldest first."""
@@ -116,7 +116,7 @@ class SuccessStore:
 
     def trajectory(self, serial: int) -> StoredTrajectory:
         """Return the success with this serial, with its screenshots."""
-        return self._decode(self._entries[serial])
+        return decode_record(self._entries[serial].record, self._screenshots.read)
 
     def of_task(self, task_id: str) -> tuple[StoredTrajectory, ...]:
         """Return the task's successes, oldest first."""
@@ -139,12 +139,19 @@ class SuccessStore:
 
     def remove(self, serial: int) -> None:
         """Drop the success with this serial."""
-        self._drop(serial)
+        record = self._entries.pop(serial)
+        self._record_bytes -= len(record.record)
+        serials = self._tasks[record.task_id]
+        del serials[serial]
+        if not serials:
+            del self._tasks[record.task_id]
+        for name in record.screenshots:
+            self._screenshots.release(name)
 
     def clear(self) -> None:
         """Drop everything."""
         for serial in list(self._entries):
-            self._drop(serial)
+            self.remove(serial)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -157,16 +164,3 @@ class SuccessStore:
     def num_bytes(self) -> int:
         """Bytes of the records and of the screenshots, each counted once."""
         return self._record_bytes + self._screenshots.num_bytes
-
-    def _decode(self, record: StoredRecord) -> StoredTrajectory:
-        return decode_record(record.record, self._screenshots.read)
-
-    def _drop(self, serial: int) -> None:
-        record = self._entries.pop(serial)
-        self._record_bytes -= len(record.record)
-        serials = self._tasks[record.task_id]
-        del serials[serial]
-        if not serials:
-            del self._tasks[record.task_id]
-        for name in record.screenshots:
-            self._screenshots.release(name)
