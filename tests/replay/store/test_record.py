@@ -18,10 +18,10 @@ def through(trajectory):
 
 
 def test_scalars_of_numpy_and_containers_of_a_recipe_come_back_plain():
-    fields = {"f": np.float64(0.5), "n": np.int64(3), "d": MappingProxyType({"x": 1}), "l": UserList([1, "a"])}
-    again = through(stored(extra_fields=fields)).extra_fields
-    assert again == {"f": 0.5, "n": 3, "d": {"x": 1}, "l": [1, "a"]}
-    assert [type(again[name]) for name in "fndl"] == [float, int, dict, list]
+    fields = {"f": np.float32(0.5), "n": np.int64(3), "d": MappingProxyType({"x": 1}), "l": UserList([1, "a"])}
+    again = through(stored(extra_fields={**fields, "t": (1, 2)})).extra_fields
+    assert again == {"f": 0.5, "n": 3, "d": {"x": 1}, "l": [1, "a"], "t": [1, 2]}
+    assert [type(again[name]) for name in "fndlt"] == [float, int, dict, list, list]
 
 
 @pytest.mark.parametrize("value", [np.zeros(2), object(), {1}])
@@ -29,7 +29,7 @@ def test_a_field_that_json_cannot_hold_is_named_with_its_type(value):
     with pytest.raises(
         ReplayError, match=f"task a: extra_fields.odd must be a plain value.*got {type(value).__name__}"
     ):
-        through(stored(extra_fields={"odd": value}))
+        through(stored(extra_fields={"fine": 1, "odd": value}))
 
 
 def test_a_record_that_no_stack_can_hold_is_refused():
