@@ -1,4 +1,4 @@
-"""This module runs `python -m arpo_verl.easyr1`."""
+"""Run `python -m arpo_verl.easyr1`."""
 
 from __future__ import annotations
 

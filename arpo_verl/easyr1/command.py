@@ -1,4 +1,4 @@
-"""The command reads and checks the configuration, then runs EasyR1's trainer in this process."""
+"""Read and check the configuration, then run EasyR1's trainer in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This module lets many episodes share EasyR1's rollout engine, which answers many prompts in one call.
+"""Let many episodes share EasyR1's rollout engine, which answers many prompts in one call.
 
 Each episode requests its next reply by itself. Requests that come during a call go into the next call. So desktops
 never wait for each other, and each call waits only for its longest reply.
@@ -29,7 +29,7 @@ UNRESIZED: Mapping[str, Any] = {"min_pixels": None, "max_pixels": None}
 
 @dataclass
 class _Asked:
-    """This is a request for one reply, which an episode waits for."""
+    """A request for one reply, which an episode waits for."""
 
     prompt_ids: list[int]
     files: list[bytes]
@@ -37,7 +37,7 @@ class _Asked:
 
 
 class TurnEngine:
-    """The engine gathers the prompts of all episodes and sends them to EasyR1's workers.
+    """Gathers the prompts of all episodes and sends them to EasyR1's workers.
 
     Args:
         workers: EasyR1's worker group, between `prepare_rollout_engine` and `release_rollout_engine`.

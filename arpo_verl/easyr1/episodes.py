@@ -1,4 +1,4 @@
-"""This module plays a step's episodes: all rollouts of all tasks at once, on the pool's desktops, with retries."""
+"""Play a step's episodes: all rollouts of all tasks at once, on the pool's desktops, with retries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Played:
-    """This is one played rollout of a task."""
+    """One played rollout of a task."""
 
     key: str
     """Key of its row, `{group}_{session}_0`."""
@@ -39,7 +39,7 @@ class Played:
 
 
 class EpisodePlayer:
-    """The player plays tasks.
+    """Plays tasks.
 
     Args:
         door: our sections of the configuration.

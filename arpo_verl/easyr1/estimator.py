@@ -1,4 +1,4 @@
-"""This module registers our advantages as EasyR1's `grpo`, since its trainer takes only names from its own list."""
+"""Register our advantages as EasyR1's `grpo`, since its trainer takes only names from its own list."""
 
 from __future__ import annotations
 

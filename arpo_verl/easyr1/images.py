@@ -1,4 +1,4 @@
-"""This module makes screenshots for EasyR1: files that already have the size in which the model sees them.
+"""Make screenshots for EasyR1: files that already have the size in which the model sees them.
 
 EasyR1 resizes a picture to `data.max_pixels` by whole numbers, not by multiples of a visual token's side (0.3.3,
 `utils/dataset.py: process_image`), so the picture would have another number of tokens than its place in the prompt. We

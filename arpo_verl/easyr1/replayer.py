@@ -1,4 +1,4 @@
-"""This module processes a step's episodes before EasyR1 trains on them: replay, store, records and metrics."""
+"""Process a step's episodes before EasyR1 trains on them: replay, store, records and metrics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STORE_FOLDER = "replay"
 
 
 class Replayer:
-    """The replayer has the store of successes, and injects them.
+    """Has the store of successes, and injects them.
 
     Args:
         chat: the policy's tokens.

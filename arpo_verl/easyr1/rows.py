@@ -1,4 +1,4 @@
-"""This module makes rows of episodes and of past successes, and EasyR1's batch of a step's rows.
+"""Make rows of episodes and of past successes, and EasyR1's batch of a step's rows.
 
 EasyR1's workers keep a row's pixels under its `uid`, which is the same for all rollouts of a task in stock EasyR1. So
 each of our rows has its own uid, `{group}_{session}_0`, whose group the estimator reads.

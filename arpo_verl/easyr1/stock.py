@@ -1,6 +1,6 @@
-"""This module imports every name of EasyR1 that this package uses. tests/easyr1/names.py says what each is used for.
+"""Import every name of EasyR1 that this package uses. tests/easyr1/names.py says what each is used for.
 
-Importing this module imports all of EasyR1, with vLLM.
+It imports all of EasyR1, with vLLM.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""This module replaces four methods of EasyR1's trainer: making a batch, validating, and saving and loading a
+"""Replace four methods of EasyR1's trainer: making a batch, validating, and saving and loading a
 checkpoint. Its `fit()` runs unchanged."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _STEP_FOLDER = "global_step_"
 
 
 class RunFolderLogger:
-    """This logger of EasyR1 appends a step's metrics to the file that `arpo-verl view` reads."""
+    """Appends a step's metrics, as a logger of EasyR1, to the file that `arpo-verl view` reads."""
 
     def __init__(self, file: Path, config: Mapping[str, Any]) -> None:
         self._file = file
@@ -76,7 +76,7 @@ def task_loader(door: DoorConfig, data: Any) -> StatefulDataLoader[Task]:
 
 
 class ArpoTrainer(stock.RayPPOTrainer):
-    """This is EasyR1's trainer with desktops.
+    """EasyR1's trainer with desktops.
 
     Args:
         door: our sections of the configuration.

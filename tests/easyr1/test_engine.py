@@ -55,21 +55,23 @@ def shown(chat, screenshot):
     return lambda colour: asyncio.run(decode(Observation(screenshot(colour))))
 
 
-def engine_of(chat, workers, **sampling):
-    return TurnEngine(workers, chat, 8, sampling, 2.0)
+@pytest.fixture
+def ask(chat, shown):
+    """(workers, prompt's tokens) -> the reply, to a red screenshot."""
+    red = shown("red")
+
+    async def play(workers, prompt):
+        async with TurnEngine(workers, chat, 8, {}, 2.0).running() as engine:
+            return await engine.generate(prompt, [red], 8)
+
+    return lambda workers, prompt=(30,): asyncio.run(play(workers, prompt))
 
 
-def test_an_engine_sees_one_placeholder_an_image_and_the_episode_gets_the_bare_reply(chat, shown):
+def test_an_engine_sees_one_placeholder_an_image_and_the_episode_gets_the_bare_reply(chat, ask):
     workers = Workers(chat, lambda ids: [20, 21, chat.end_id])
     prompt = chat.prompt([screenshot_message()], Size(640, 480))
     assert prompt.count(chat.image_id) > 1
-
-    async def play():
-        async with engine_of(chat, workers).running() as engine:
-            return await engine.generate(prompt, [shown_red], 8)
-
-    shown_red = shown("red")
-    reply = asyncio.run(play())
+    reply = ask(workers, prompt)
     assert reply.token_ids == (20, 21, chat.end_id) and reply.log_probs is None
     ((seen, n, most, banned), padding) = workers.calls[0]  # two workers, one prompt
     assert seen["prompt_token_ids"].count(chat.image_id) == 1 and (n, most) == (1, 8)
@@ -83,7 +85,7 @@ def test_what_is_asked_while_a_call_runs_goes_together_into_the_next(chat, shown
     workers.release.clear()
 
     async def play():
-        async with engine_of(chat, workers).running() as engine:
+        async with TurnEngine(workers, chat, 8, {}, 2.0).running() as engine:
             first = asyncio.create_task(engine.generate([30], [red], 8))
             while not workers.calls:
                 await asyncio.sleep(0.01)
@@ -97,52 +99,29 @@ def test_what_is_asked_while_a_call_runs_goes_together_into_the_next(chat, shown
 
 
 @pytest.mark.parametrize("token", ["<|video_pad|>", "<|image_pad|>"])
-def test_a_placeholder_without_an_image_costs_the_episode(chat, shown, token):
-    workers, red = Workers(chat, lambda ids: [chat.tokenizer.convert_tokens_to_ids(token), chat.end_id]), shown("red")
-
-    async def play():
-        async with engine_of(chat, workers).running() as engine:
-            await engine.generate([30], [red], 8)
-
+def test_a_placeholder_without_an_image_costs_the_episode(chat, ask, token):
     with pytest.raises(GenerationError, match="no image is behind it"):
-        asyncio.run(play())
+        ask(Workers(chat, lambda ids: [chat.tokenizer.convert_tokens_to_ids(token), chat.end_id]))
 
 
-def test_a_reply_without_an_end_is_cut_at_its_limit_and_has_no_padding(chat, shown):
-    lengths, red = iter([12, 3]), shown("red")
+def test_a_reply_without_an_end_is_cut_at_its_limit_and_has_no_padding(chat, ask):
+    lengths = iter([12, 3])
     workers = Workers(chat, lambda ids: [20] * next(lengths))
-
-    async def play():
-        async with engine_of(chat, workers).running() as engine:
-            return [len((await engine.generate([30], [red], 8)).token_ids) for _ in range(1)]
-
     workers.world_size = 1
-    assert asyncio.run(play()) == [8]
-    assert asyncio.run(play()) == [3]
+    assert [len(ask(workers).token_ids) for _ in range(2)] == [8, 3]
 
 
-def test_an_error_of_the_workers_reaches_who_waits(chat, shown):
+def test_an_error_of_the_workers_reaches_who_waits(chat, ask):
     def fails(ids):
         raise RuntimeError("out of memory")
 
-    red = shown("red")
-
-    async def play():
-        async with engine_of(chat, Workers(chat, fails)).running() as engine:
-            await engine.generate([30], [red], 8)
-
     with pytest.raises(RuntimeError, match="out of memory"):
-        asyncio.run(play())
+        ask(Workers(chat, fails))
 
 
-def test_too_few_replies_are_an_error_and_no_endless_wait(chat, shown):
-    workers, red = Workers(chat, lambda ids: [20, chat.end_id]), shown("red")
+def test_too_few_replies_are_an_error_and_no_endless_wait(chat, ask):
+    workers = Workers(chat, lambda ids: [20, chat.end_id])
     whole = workers.generate_sequences
     workers.generate_sequences = lambda prompts: whole(prompts)[:1]
-
-    async def play():
-        async with engine_of(chat, workers).running() as engine:
-            await engine.generate([30], [red], 8)
-
     with pytest.raises(ValueError, match="shorter"):
-        asyncio.run(play())
+        ask(workers)

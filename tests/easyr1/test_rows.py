@@ -84,14 +84,13 @@ def test_a_fault_is_a_row_that_teaches_nothing_and_shows_nothing(loaded, chat, r
     assert processed(loaded, made)[1] is None
 
 
-def test_too_long_a_row_is_refused(row, batch):
-    with pytest.raises(ReplayError, match="at most 300 and 5 tokens"):
-        batch({"g_0_0": row("red", "red")}, responses=5)
-
-
-def test_screenshots_that_do_not_fit_the_tokens_are_refused(row, batch):
-    with pytest.raises(ReplayError, match="visual tokens"):
-        batch({"g_0_0": row("red")})
+@pytest.mark.parametrize(
+    ("colours", "responses", "words"),
+    [(("red", "red"), 5, "at most 300 and 5 tokens"), (("red",), 400, "visual tokens")],
+)
+def test_too_long_a_row_or_one_whose_screenshots_do_not_fit_is_refused(row, batch, colours, responses, words):
+    with pytest.raises(ReplayError, match=words):
+        batch({"g_0_0": row(*colours)}, responses=responses)
 
 
 def test_a_past_success_is_rebuilt_from_its_screenshots(loaded, chat, screenshot, row, batch):
@@ -121,12 +120,9 @@ def test_a_screenshot_goes_in_the_size_of_its_tokens_within_easyr1s_limits(loade
     assert any(side % geometry.factor for side in stock.size)  # what EasyR1 itself would have made of it
 
 
-def test_limits_that_exclude_each_other_are_refused(loaded):
+def test_a_file_keeps_its_pixels_and_limits_that_exclude_each_other_are_refused(loaded, screenshot):
     with pytest.raises(ConfigError, match="data.min_pixels, data.max_pixels must be limits that overlap"):
         bounded_geometry(loaded[1], 262144, 4194304)
-
-
-def test_a_file_keeps_its_pixels(loaded, screenshot):
     geometry = bounded_geometry(loaded[1], None, None)
     image = read_image(model_file(screenshot("red"), geometry))
     assert isinstance(image, Image.Image) and image.getpixel((5, 5)) == (255, 0, 0)
