@@ -81,7 +81,8 @@ def _probs_diff(data: Mapping[str, float]) -> float | None:
 
 def _replay_method(run_dir: Path) -> str | None:
     """Return the method of the last start; None if it did not replay, or nobody noted it."""
-    recipe = (read_starts(run_dir) or [{"recipe": {"replay.enable": False}}])[-1]["recipe"]
+    starts = read_starts(run_dir)
+    recipe = starts[-1]["recipe"] if starts else {"replay.enable": False}
     return str(recipe.get("replay.method", ReplayConfig.method)) if recipe.get("replay.enable", True) else None
 
 
