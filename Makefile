@@ -9,7 +9,8 @@
 # make easyr1 EASYR1_HOME=FOLDER  the environment of the door for EasyR1, of a checkout of it, in .cache/easyr1
 # make test-easyr1  the tests of that door; skipped without that environment
 # make test-pure  the tests that need no veRL, no Ray, no Torch and no desktop, on PYTHON in an environment of their own
-# make test-engines  the contracts and the pure tests on newer sets of veRL, torch and Transformers, into docs/versions.md
+# make test-engines  the contracts and the pure tests on newer sets of packages, and vLLM's tests, into docs/versions.md;
+#             SETS="newest 'vllm 0.32'" takes some of them
 # make test-verl VERL='0.9.2 PATH'  the same on these releases of veRL
 # make mutants  changes of the code that no test notices; MUTANTS='arpo_verl.replay.groups*' takes some of them
 # make fuzz   a million inputs to all that reads a model's text, guided by coverage; FUZZ_ARGS='--target keys' takes less
@@ -45,6 +46,7 @@ MUTANTS ?=
 FUZZ_ARGS ?=
 UPGRADE ?=
 VERL ?=
+SETS ?=
 # Container images often set it. Without bytecode each of the trainer's dozen processes compiles thousands of modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -174,7 +176,7 @@ test-pure:
 	$(PURE)/bin/python -m pytest -m "not desktop" $(PURE_TESTS) $(PYTEST_ARGS)
 
 test-engines test-verl: setup
-	$(BIN)/python tests/upstream/releases.py --pure $(PURE_TESTS) $(if $(VERL),--releases $(VERL)) --pytest $(PYTEST_ARGS)
+	$(BIN)/python tests/upstream/releases.py --pure $(PURE_TESTS) $(if $(SETS),--sets $(SETS)) $(if $(VERL),--releases $(VERL)) --pytest $(PYTEST_ARGS)
 
 mutants: setup
 	$(BIN)/mutmut run $(MUTANTS)
