@@ -36,6 +36,8 @@ OLDEST = {"TransferQueue": "0.1.10", "vllm": "0.22.0"}
 NEWEST = {"torch": "2.15.0", "transformers": "5.22.2", "ray": "2.60.0", "vllm": "0.32.0"}
 # The first versions that are known not to work, and why.
 BROKEN = {"transformers": ("5.23", "veRL 0.9.1 cannot import its Qwen-VL models with it")}
+OWN_CACHES = "0.31"
+"""The first vLLM whose own caches of processed images are used instead of ours (docs/vllm.md)."""
 # What a run on GPUs needs beside veRL, and for what. veRL 0.9.1's extras pin vllm 0.24.0, flash-attn 2.8.3 and a CuPy
 # for CUDA 13, which torch 2.11 is built for.
 FOR_GPUS = {

@@ -15,6 +15,7 @@ import os
 import random
 import sys
 from collections import Counter
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,10 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from arpo_verl.lib.images import LazyImage, content_id
 from arpo_verl.types import Size
+from arpo_verl.versions import OWN_CACHES, is_older
 
+CACHE = "shm" if is_older(version("vllm"), OWN_CACHES) else "lru"
+"""Ours, where it takes the place of vLLM's."""
 SIDE = 112
 PICTURES, SEQUENCES, REQUESTS = 8, 10, 6
 SAME = 1e-3
@@ -58,7 +62,7 @@ class Player:
                 kv_cache_memory_bytes=64 << 20,
                 block_size=32,
                 limit_mm_per_prompt={"image": 4, "video": 0},
-                mm_processor_cache_type="shm",
+                mm_processor_cache_type=CACHE,
                 mm_processor_cache_gb=1,
                 worker_extension_cls="verl.workers.rollout.vllm_rollout.utils.vLLMColocateWorkerExtension",  # as veRL
             )
@@ -152,6 +156,7 @@ class Player:
         nearest = min((distance(*pair) for pair in itertools.combinations(answers, 2)), default=None)
         processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
         return {
+            "cache": CACHE,
             "nearest": nearest,
             "found": self.found,
             "read": sorted(self.read.items()),

@@ -17,7 +17,7 @@ from arpo_verl.lib.config import Checks, require
 from arpo_verl.plugin.recipe.options import Recipe, full_name, num_training_rows, steps_of_epochs
 from arpo_verl.replay.config import SAMPLERS
 from arpo_verl.tasks.selection import FRONTIER
-from arpo_verl.versions import installed_version, is_older
+from arpo_verl.versions import OWN_CACHES, installed_version, is_older
 
 Refusals = Iterator[tuple[str, str, str]]
 """The option, what it must be (after a colon the reason), and what to do."""
@@ -25,8 +25,6 @@ Refusals = Iterator[tuple[str, str, str]]
 _SAMPLER = "trainer.v1.sampler.custom_sampler"
 _CORRECTION = "algorithm.rollout_correction"
 _CACHE = "rollout.engine_kwargs.vllm.mm_processor_cache_type"
-_OWN_CACHES = "0.31"
-"""The first vLLM of whose image caches ours takes no place (docs/vllm.md)."""
 _WHOLE = "or set gui_agent.context=full, and gui_agent.harness=null"
 _KL = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
 _SAVED = ("model", "optimizer", "extra", "hf_model")
@@ -115,7 +113,7 @@ def _engines(recipe: Recipe) -> Refusals:
             reason = f"lru with an engine of {recipe.gpus_per_engine} GPUs: nodes of {gpus} GPUs cannot share memory"
             yield _CACHE, reason, "set it to lru"
         vllm = installed_version("vllm")
-        if vllm is not None and not is_older(vllm, _OWN_CACHES):
+        if vllm is not None and not is_older(vllm, OWN_CACHES):
             reason = f"lru with vLLM {vllm}: it keeps its caches where ours finds no place, and its lru sends enough"
             yield _CACHE, reason, "set it to lru"
         plugins = os.environ.get("VLLM_PLUGINS")

@@ -112,3 +112,9 @@ def python(python_path):
         return done.stdout
 
     return run
+
+
+@pytest.fixture
+def vllm_version(python):
+    """Of the other environment."""
+    return python("-c", "from importlib.metadata import version; print(version('vllm'))").split()[-1]

@@ -62,7 +62,9 @@ def test_no_request_sees_anothers_picture_and_nothing_is_left(start, killed, upd
     found = answers["found"]
     assert answers["nearest"] > DIFFERENT, "another picture, or other weights, must show in the answer"
     assert not found.get("wrong")
-    assert [times for _, times in answers["read"]] == [1] * len(answers["read"]) and answers["read"]
+    assert answers["read"]
+    if answers["cache"] == "shm":  # vLLM's own forget all pictures when weights change
+        assert [times for _, times in answers["read"]] == [1] * len(answers["read"])
     if updates:
         assert min(found[how] for how in ("cancelled", "aborted", "answered")) > updates / 5
 

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from arpo_verl.versions import OWN_CACHES, is_older
+
 pytestmark = pytest.mark.vllm
 
 # In the other environment: in this one vLLM cannot be.
@@ -83,7 +85,10 @@ sender.clear_cache()
 left_over = prepared(sender, [7])
 sender.clear_cache()
 prepared(sender, [8])
-answers["seen_for_7"] = seen(receiver.get_and_update_features(left_over))
+try:
+    answers["seen_for_7"] = seen(receiver.get_and_update_features(left_over))
+except Exception as error:
+    answers["seen_for_7"] = type(error).__name__
 sender.close()
 print(json.dumps(answers))
 """
@@ -136,15 +141,18 @@ print(json.dumps(answers))
 )
 
 
-def test_vllms_cache_in_shared_memory_is_not_safe(python):
-    """When one of these fails, vLLM has mended it; where all are, ours may go."""
+def test_vllms_cache_in_shared_memory_is_not_safe(python, vllm_version):
+    """When one of these fails, vLLM has mended it: what docs/vllm.md says of it is old."""
     answers = json.loads(python("-c", HAZARDS).splitlines()[-1])
     assert answers["copied"] == 1 + 2 + 3, "a worker copies all images of a new request"
     assert answers["cached_behind_dropped"] < 10, "one that nobody will read blocks the place of all others"
-    assert answers["seen_for_7"] == [8], "after `clear`, a request that is left over reads another picture"
+    left_over = [8] if is_older(vllm_version, "0.32") else "ValueError"
+    assert answers["seen_for_7"] == left_over, "after `clear`, a request that is left over reads another picture"
 
 
-def test_ours_takes_the_place_of_the_cache_in_shared_memory_alone(python):
+def test_ours_takes_the_place_of_the_cache_in_shared_memory_alone(python, vllm_version):
+    if not is_older(vllm_version, OWN_CACHES):
+        pytest.skip("ours is not installed")
     answers = json.loads(python("-c", OURS).splitlines()[-1])
     assert max(answers["sizes"]) < 2000
     assert (answers["hits"], answers["total"]) == (0 + 1 + 2, 1 + 2 + 3)

@@ -13,8 +13,7 @@ from support import ROOT
 from support.desktop_harness import eventually
 from tqdm import tqdm
 
-from arpo_verl import versions
-from arpo_verl.engines.upstream_patches import IMAGE_CACHES, SEGMENTS, Patch
+from arpo_verl.engines.upstream_patches import IMAGE_CACHES, SEGMENTS
 from arpo_verl.engines.vllm import segments as vllm_segments
 from arpo_verl.engines.vllm.segments import FOLDER, reporting
 
@@ -148,13 +147,14 @@ def test_an_engine_starts_where_nothing_can_be_removed_after_it(monkeypatch, cap
         segment.unlink()
 
 
-@pytest.mark.parametrize(("installed", "is_patched"), [("0.11.0", False), ("0.24.0+cpu", True), (None, True)])
-def test_a_vllm_that_is_too_old_for_our_recipes_is_left_alone(installed, is_patched, monkeypatch):
-    """EasyR1's 0.11 has no methods of these names: each of its processes would end when it imports the module."""
-    monkeypatch.setattr(versions, "installed_version", lambda package: installed)
-    methods = [name.partition(".")[2] for name in IMAGE_CACHES.names] if is_patched else []
-    module = ModuleType("stand_in")
-    module.MultiModalRegistry = type("MultiModalRegistry", (), dict.fromkeys(methods, "vLLM's"))
-    patch = Patch("stand_in", IMAGE_CACHES.names, "")
-    vllm_segments._apply(patch, lambda name, upstream: "ours", module)
-    assert all(vars(module.MultiModalRegistry)[name] == "ours" for name in methods)
+@pytest.mark.parametrize(
+    ("vllm", "patched"),
+    [
+        ("0.11.0", []),  # EasyR1's, which has no methods of these names: its processes would end when they import them
+        ("0.24.0+cpu", [SEGMENTS, IMAGE_CACHES]),
+        (None, [SEGMENTS, IMAGE_CACHES]),
+        ("0.32.0", [SEGMENTS]),  # its own caches are enough
+    ],
+)
+def test_a_vllm_is_changed_where_it_needs_it(vllm, patched):
+    assert [patch for patch, _ in vllm_segments.patches_for(vllm)] == patched
