@@ -2,12 +2,14 @@
 
     make vllm && .cache/vllm/bin/python benchmarks/vllm_images.py [--smoke] [--json [PATH]] [--episodes N] [--turns N]
     python benchmarks/vllm_images.py --gpu ...   # stock vLLM, on a GPU
+    .cache/vllm/bin/python benchmarks/vllm_images.py --alone ...   # on a busy machine: vLLM without Ray
 
 veRL's own replica, server and client, on a CPU or a GPU, with our rollout worker and agent loop: episodes of
 screenshots of 1920x1080 with Qwen2.5-VL's patches, in bfloat16 as on GPUs, so an image has 25.3 MB; a model of tiny
 weights. Desktops are played (`event_loop_parts.py`). The engine writes three tokens a turn, and a click takes their
 place, so that each episode has all its turns. All episodes take a turn together, and `vllm_counters.py` counts in
-vLLM's processes what each turn took. Not in it: a trainer and weight updates, more than one worker.
+vLLM's processes what each turn took. Not in it: a trainer and weight updates, more than one worker. `--alone` leaves
+out Ray, veRL's server and the agent loop too: it asks vLLM's `AsyncLLM`, with those options and prompts of that form.
 
 Each figure is of one episode, by turn where it is a list.
 
@@ -25,12 +27,16 @@ Each figure is of one episode, by turn where it is a list.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import multiprocessing
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +53,8 @@ CACHES = ("lru", "shm")
 CACHE_GB = 4
 """More than all episodes' images."""
 WRITTEN_TOKENS = 3
+SCREEN = (1920, 1080)
+PIXELS = {"min_pixels": 3136, "max_pixels": 2116800}
 TOKENS_A_TURN = 2900
 """A screenshot of 2,691 tokens, a reply, and the template's."""
 
@@ -94,12 +102,12 @@ def compose(policy: Path, folder: Path, cache: str, episodes: int, turns: int, d
         f"++{vllm}.mm_processor_cache_type={cache}",
         f"++{vllm}.mm_processor_kwargs=${{data.mm_processor_kwargs}}",
         "environment.provider=event_loop_parts:Desktop",
-        "environment.screen_size=[1920,1080]",
+        f"environment.screen_size={list(SCREEN)}",
         f"++environment.num_desktops={episodes}",
         f"++environment.desktops_per_worker={episodes}",
         f"gui_agent.max_steps={turns}",
         "gui_agent.max_reply_tokens=128",
-        "++data.mm_processor_kwargs={min_pixels:3136,max_pixels:2116800}",
+        f"++data.mm_processor_kwargs={{{','.join(f'{name}:{value}' for name, value in PIXELS.items())}}}",
         "data.max_prompt_length=5120",
         f"data.max_response_length={tokens - 5120}",
     ]
@@ -233,6 +241,76 @@ def measure(
             tq.close()
 
 
+async def play_alone(
+    policy: Path, counts: Path, cache: str, episodes: int, turns: int, updates: bool
+) -> list[dict[str, Any]]:
+    """Ask vLLM for what `measure` asks veRL's server for."""
+    import verl  # noqa: F401  # and with it what a CPU needs
+    from event_loop_parts import screenshot
+    from vllm import SamplingParams
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    from arpo_verl.lib.images import LazyImage, content_id
+    from arpo_verl.types import Size
+
+    tokens = TOKENS_A_TURN * (turns + 1)
+    engine = AsyncLLM.from_engine_args(
+        AsyncEngineArgs(
+            model=str(policy),
+            dtype="bfloat16",
+            enforce_eager=True,
+            distributed_executor_backend="mp",
+            max_model_len=tokens,
+            max_num_seqs=32,
+            max_num_batched_tokens=16384,
+            kv_cache_memory_bytes=episodes * tokens * 160,
+            block_size=32,
+            limit_mm_per_prompt={"image": turns, "video": 0},
+            mm_processor_kwargs=PIXELS,
+            mm_processor_cache_type=cache,
+            mm_processor_cache_gb=CACHE_GB,
+        )
+    )
+    encode = engine.get_tokenizer().encode
+    opening = encode("<|im_start|>Open the spreadsheet.<|im_end|>", add_special_tokens=False)
+    shown = encode("<|im_start|><|vision_start|><|image_pad|><|vision_end|><|im_end|>", add_special_tokens=False)
+    reply = encode(f"Thought: {THOUGHT[:60]}\nAction: click(start_box='(20,40)')<|im_end|>", add_special_tokens=False)
+    sampling = SamplingParams(temperature=1, max_tokens=WRITTEN_TOKENS, ignore_eos=True, logprobs=0)
+    files = [[screenshot(*SCREEN, f"{episode} {turn}") for turn in range(turns)] for episode in range(episodes)]
+
+    async def take_turn(turn: dict[str, Any], episode: int, number: int) -> None:
+        images = [
+            LazyImage(Size(*SCREEN), content_id(file), lambda file=file: file) for file in files[episode][:number]
+        ]  # type: ignore[misc]
+        prompt = {
+            "prompt_token_ids": opening + (shown + reply) * (number - 1) + shown,
+            "multi_modal_data": {"image": images},
+            "mm_processor_kwargs": PIXELS,
+        }
+        async for output in engine.generate(prompt, sampling, f"{episode}-{number}"):  # type: ignore[arg-type]
+            last = output
+        turn["wall_s"].append(time.monotonic() - turn["begin"])
+        turn["prompt_tokens"].append(len(last.prompt_token_ids or ()))
+        turn["cached_tokens"].append(last.num_cached_tokens or 0)
+
+    played: list[dict[str, Any]] = []
+    for number in range(1, turns + 1):
+        if updates:
+            await engine.pause_generation(wait_for_inflight_requests=False, clear_cache=True)
+            await engine.reset_prefix_cache(reset_connector=True)
+            await engine.reset_mm_cache()
+            await engine.reset_encoder_cache()
+            await engine.resume_generation()
+        turn: dict[str, Any] = {"prompt_tokens": [], "cached_tokens": [], "wall_s": []}
+        turn |= {"before": read_counts(counts), "begin": time.monotonic()}
+        await asyncio.gather(*[take_turn(turn, episode, number) for episode in range(episodes)])
+        played.append({**turn, "after": read_counts(counts)})
+        print(f"{cache}: turn {number} in {max(turn['wall_s']):.1f} s", flush=True)
+    engine.shutdown()
+    return played
+
+
 def figures(turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Of one episode, by turn."""
     episodes = len(turns[0]["wall_s"])
@@ -266,20 +344,30 @@ def figures(turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def run(cache: str, episodes: int, turns: int, device: str, updates: bool = False) -> dict[str, Any]:
-    """With a Ray and an engine of its own, on "cpu" or "cuda"."""
+def run(
+    cache: str, episodes: int, turns: int, device: str, updates: bool = False, alone: bool = False
+) -> dict[str, Any]:
+    """With an engine of its own, on "cpu" or "cuda", and a Ray of its own unless it is `alone`."""
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, installed(Path(folder, "counts")) as variables:
         path = os.pathsep.join([variables["PYTHONPATH"], str(ROOT)])
         os.environ.update({**variables, "PYTHONPATH": path})
         if device == "cpu":
             os.environ["VERL_PLATFORM"] = device
-        policy = build(Path(folder, "policy"))
+        policy, counts = build(Path(folder, "policy")), Path(variables["BENCHMARK_COUNTERS"])
+        if alone:
+            sys.path.insert(0, str(counts))  # its entry point, which this process's engine looks for
+            return figures(asyncio.run(play_alone(policy, counts, cache, episodes, turns, updates)))
         ray.init(address="local", num_cpus=16, num_gpus=1, include_dashboard=False)
         try:
-            counts = Path(variables["BENCHMARK_COUNTERS"])
             return figures(measure(policy, counts, cache, episodes, turns, updates, device))
         finally:
             ray.shutdown()
+
+
+def run_alone(*arguments: Any) -> dict[str, Any]:
+    """In a process of its own, which counts as the server's: `run` without Ray."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        return process.submit(functools.partial(run, alone=True), *arguments).result()
 
 
 def main() -> None:
@@ -287,12 +375,14 @@ def main() -> None:
     parser.add_size("--episodes", 8, 2, "episodes at once")
     parser.add_size("--turns", 15, 3, "of each")
     parser.add_argument("--cache", nargs="*", choices=CACHES, default=list(CACHES), help="`mm_processor_cache_type`")
+    parser.add_argument("--alone", action="store_true", help="vLLM without Ray, veRL's server and the agent loop")
     parser.add_argument("--gpu", action="store_true", help="on this machine's GPU, with stock vLLM")
     arguments = parser.parse()
     measured, device = machine(), "cuda" if arguments.gpu else "cpu"
-    by_cache = {cache: run(cache, arguments.episodes, arguments.turns, device) for cache in arguments.cache}
+    start = run_alone if arguments.alone else run
+    by_cache = {cache: start(cache, arguments.episodes, arguments.turns, device) for cache in arguments.cache}
     again = [] if arguments.smoke else arguments.cache
-    updated = {cache: run(cache, 2, arguments.turns, device, True) for cache in again}
+    updated = {cache: start(cache, 2, arguments.turns, device, True) for cache in again}
     figures = {**measured, **summary(by_cache), **by_cache, "with_updates": updated}
     report({**figures, "load_after": os.getloadavg()[0]}, arguments.json)
 
