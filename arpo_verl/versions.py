@@ -32,7 +32,9 @@ OPTIONAL = ("ray", "docker", "qwen-vl-utils", "pillow", "numpy", "tensordict")
 # The oldest versions that work. TransferQueue: as in veRL's own extras. vLLM: before 0.22 its cache of processed images
 # does not survive the pauses for new weights (vllm-project/vllm#43001).
 OLDEST = {"TransferQueue": "0.1.10", "vllm": "0.22.0"}
-# The newest versions that docs/versions.md has a row for. A newer one is used, and a line says that nobody tried it.
+# The newest versions that runs were trained with here, vLLM's on a CPU, and the newest that the contracts and the pure
+# tests pass with (docs/versions.md). A newer one is used, and a line says so.
+TRAINED = {"torch": TESTED["torch"], "transformers": TESTED["transformers"], "ray": "2.60.0", "vllm": "0.24.0"}
 NEWEST = {"torch": "2.15.0", "transformers": "5.22.2", "ray": "2.60.0", "vllm": "0.32.0"}
 # The first versions that are known not to work, and why.
 BROKEN = {"transformers": ("5.23", "veRL 0.9.1 cannot import its Qwen-VL models with it")}
@@ -133,15 +135,14 @@ def is_older(installed: str, oldest: str) -> bool:
 
 
 def describe_untested() -> str | None:
-    """Return one line about the installed packages that are newer than any in docs/versions.md, whose table says what
-    ran with each; None if there are none."""
-    installed = {package: installed_version(package) for package in NEWEST}
+    """Return one line about installed packages that are newer than any that trained here; None if there are none."""
+    installed = {package: installed_version(package) for package in TRAINED}
     newer = [
-        f"{package} {version} (newest tested: {NEWEST[package]})"
+        f"{package} {version} (newest in training: {TRAINED[package]}, in tests: {NEWEST[package]})"
         for package, version in installed.items()
-        if version is not None and is_older(NEWEST[package], version)
+        if version is not None and is_older(TRAINED[package], version)
     ]
-    return f"untested: {', '.join(newer)}" if newer else None
+    return f"untested in training: {', '.join(newer)}" if newer else None
 
 
 def describe_broken(package: str) -> str | None:

@@ -22,7 +22,7 @@ from arpo_verl.tools.cli.checks import packages  # noqa: E402
 from arpo_verl.tools.cli.composing import compose_recipe  # noqa: E402
 from arpo_verl.tools.cli.main import main  # noqa: E402
 from arpo_verl.tools.cli.recipes import recipes_folder  # noqa: E402
-from arpo_verl.versions import NEWEST, TESTED, require_verl  # noqa: E402
+from arpo_verl.versions import NEWEST, TESTED, TRAINED, require_verl  # noqa: E402
 
 
 @pytest.fixture
@@ -93,14 +93,15 @@ def test_what_gpus_need_is_named_with_its_use_and_how_to_get_it(monkeypatch):
     assert cupy.ok and "osworld_full_async" in cupy.detail
 
 
-def test_what_is_newer_than_all_that_was_tested_is_said_in_one_line(monkeypatch):
-    installed = {**NEWEST, "torch": "9.1.0+cu140"}
+def test_what_is_newer_than_all_that_trained_is_said_in_one_line(monkeypatch):
+    installed = {**TRAINED, "torch": f"{NEWEST['torch']}+cu140"}
     monkeypatch.setattr(versions, "installed_version", installed.get)
-    line = f"untested: torch 9.1.0+cu140 (newest tested: {NEWEST['torch']})"
+    newest = f"newest in training: {TRAINED['torch']}, in tests: {NEWEST['torch']}"
+    line = f"untested in training: torch {NEWEST['torch']}+cu140 ({newest})"
     assert versions.describe_untested() == line
     (finding,) = [finding for finding in packages.check_versions() if finding.subject == "versions"]
     assert finding.ok and finding.detail == line
-    monkeypatch.setattr(versions, "installed_version", {**NEWEST, "ray": "2.41"}.get)
+    monkeypatch.setattr(versions, "installed_version", {**TRAINED, "ray": "2.41"}.get)
     assert versions.describe_untested() is None
 
 
