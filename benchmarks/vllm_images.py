@@ -10,6 +10,7 @@ weights. Desktops are played (`event_loop_parts.py`). The engine writes three to
 place, so that each episode has all its turns. All episodes take a turn together, and `vllm_counters.py` counts in
 vLLM's processes what each turn took. Not in it: a trainer and weight updates, more than one worker. `--alone` leaves
 out Ray, veRL's server and the agent loop too: it asks vLLM's `AsyncLLM`, with those options and prompts of that form.
+Its figures stand under `alone`, by version.
 
 Each figure is of one episode, by turn where it is a list.
 
@@ -37,6 +38,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -383,8 +385,13 @@ def main() -> None:
     by_cache = {cache: start(cache, arguments.episodes, arguments.turns, device) for cache in arguments.cache}
     again = [] if arguments.smoke else arguments.cache
     updated = {cache: start(cache, 2, arguments.turns, device, True) for cache in again}
-    figures = {**measured, **summary(by_cache), **by_cache, "with_updates": updated}
-    report({**figures, "load_after": os.getloadavg()[0]}, arguments.json)
+    figures = {**by_cache, "with_updates": updated, "load_after": os.getloadavg()[0]}
+    known = json.loads(arguments.json.read_text()) if arguments.json and arguments.json.exists() else {}
+    if arguments.alone:
+        new = {"alone": {**known.get("alone", {}), version("vllm"): {**measured, **figures}}}
+    else:
+        new = {**measured, **summary(by_cache), **figures}
+    report({**known, **new}, arguments.json)
 
 
 def summary(by_cache: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from support import ROOT
 
 from arpo_verl.versions import OWN_CACHES, is_older
 
@@ -159,3 +160,12 @@ def test_ours_takes_the_place_of_the_cache_in_shared_memory_alone(python, vllm_v
     assert answers["lru"] == ["MultiModalProcessorSenderCache", "MultiModalReceiverCache"]
     assert answers["taken_in"] and answers["fails_alone"]
     assert answers["one_thread"], "more threads may prepare images now: docs/vllm.md"
+
+
+def test_a_turn_sends_its_new_screenshot_alone(python, vllm_version, tmp_path):
+    """By ours, or from the first vLLM whose own caches do so: the reason why ours is not installed there."""
+    cache = "shm" if is_older(vllm_version, OWN_CACHES) else "lru"
+    path = tmp_path / "figures.json"
+    python(str(ROOT / "benchmarks" / "vllm_images.py"), "--alone", "--smoke", "--cache", cache, "--json", str(path))
+    figures = json.loads(path.read_text())["alone"][vllm_version][cache]
+    assert figures["turn15_over_turn2"] <= 1.3 and figures["processings_per_screenshot"] == 1
