@@ -25,7 +25,7 @@ from typing import Any
 from arpo_verl.errors import PatchLostError
 from arpo_verl.lib.post_import import when_imported
 from arpo_verl.lib.run_marker import is_our_run
-from arpo_verl.versions import installed_version, is_supported_verl
+from arpo_verl.versions import OWN_CACHES, installed_version, is_older, is_supported_verl
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Patch:
     """Names of functions, or of methods as `Class.method`."""
     without: str
     """What happens without the patch, as a sentence of the error."""
+    until: str | None = None
+    """The first version of upstream's package that needs no patch."""
     _ours: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """Our replacements in this process, by name."""
 
@@ -67,6 +69,11 @@ class Patch:
                     setattr(taker, taken_as, ours)
                     undo.callback(setattr, taker, taken_as, upstream)
             undo.pop_all()
+
+    def is_needed(self) -> bool:
+        """Return whether the installed version of upstream's package needs it; a build without a version does."""
+        installed = installed_version(self.module.partition(".")[0])
+        return installed is None or self.until is None or is_older(installed, self.until)
 
     def check(self) -> None:
         """Refuse to continue without the patch. A process that has not imported upstream's module does not need it.
@@ -187,6 +194,7 @@ IMAGE_CACHES = Patch(
         for name in ("processor_cache", "engine_receiver_cache", "worker_receiver_cache")
     ),
     "A request could see another episode's screenshots.",
+    until=OWN_CACHES,
 )
 
 

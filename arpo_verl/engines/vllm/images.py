@@ -17,6 +17,10 @@ If a recipe says `shm`, ours replaces that cache. A turn sends the address of ea
 
 A mapped file cannot change, and a missing one is an error: so no request sees another's picture.
 
+From 0.31 on (`versions.py: OWN_CACHES`) this is not installed: with 0.32's `lru` EngineCore no longer sends what the
+prefix cache covers, and the 15th turn costs what the second does (docs/vllm.md). The file, `memory_files.py` and the
+patch can go when the oldest supported veRL brings such a vLLM.
+
 vLLM has no plugin point for its caches. `register` runs in each of its processes (`engines/vllm/segments.py`) and
 replaces the methods of `multimodal/registry.py: MultiModalRegistry` that make them (`engines/upstream_patches.py:
 IMAGE_CACHES`).

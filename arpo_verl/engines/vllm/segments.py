@@ -28,6 +28,7 @@ import threading
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,27 +58,23 @@ def register() -> None:
 
 def patch() -> None:
     """Make vLLM's ring buffers report their segments once their module is imported, and replace vLLM's cache of
-    processed images by ours (`engines/vllm/images.py`).
-    """
-    from arpo_verl.lib.post_import import when_imported
-    from arpo_verl.versions import installed_version
-
-    for upstream, replace in patches_for(installed_version("vllm")):
-        when_imported(upstream.module, functools.partial(upstream.apply, replace=replace))
-
-
-def patches_for(vllm: str | None) -> list[tuple[Patch, Callable[[str, Any], Any]]]:
-    """Return what to change in this version of vLLM, each with what makes our version; None is a build without one.
+    processed images by ours (`engines/vllm/images.py`), where this version needs it.
 
     A vLLM that is too old for our recipes is left alone: it belongs to another trainer, such as EasyR1.
     """
     from arpo_verl.engines.upstream_patches import IMAGE_CACHES, SEGMENTS
-    from arpo_verl.versions import OLDEST, OWN_CACHES, is_older
+    from arpo_verl.lib.post_import import when_imported
 
-    if vllm is not None and is_older(vllm, OLDEST["vllm"]):
-        return []
-    caches = [(IMAGE_CACHES, _image_cache)] if vllm is None or is_older(vllm, OWN_CACHES) else []
-    return [(SEGMENTS, reporting), *caches]
+    for upstream, replace in ((SEGMENTS, reporting), (IMAGE_CACHES, _image_cache)):
+        when_imported(upstream.module, functools.partial(_apply, upstream, replace))
+
+
+def _apply(upstream: Patch, replace: Callable[[str, Any], Any], module: ModuleType) -> None:
+    from arpo_verl.versions import OLDEST, installed_version, is_older
+
+    installed = installed_version("vllm")
+    if upstream.is_needed() and (installed is None or not is_older(installed, OLDEST["vllm"])):
+        upstream.apply(module, replace)
 
 
 def end_with_parent() -> None:

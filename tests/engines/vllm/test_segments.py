@@ -1,5 +1,6 @@
 """Shared memory whose maker was killed goes; what is another's stays."""
 
+import dataclasses
 import os
 import select
 import signal
@@ -13,6 +14,7 @@ from support import ROOT
 from support.desktop_harness import eventually
 from tqdm import tqdm
 
+from arpo_verl import versions
 from arpo_verl.engines.upstream_patches import IMAGE_CACHES, SEGMENTS
 from arpo_verl.engines.vllm import segments as vllm_segments
 from arpo_verl.engines.vllm.segments import FOLDER, reporting
@@ -148,13 +150,25 @@ def test_an_engine_starts_where_nothing_can_be_removed_after_it(monkeypatch, cap
 
 
 @pytest.mark.parametrize(
-    ("vllm", "patched"),
+    ("installed", "is_patched"),
     [
-        ("0.11.0", []),  # EasyR1's, which has no methods of these names: its processes would end when they import them
-        ("0.24.0+cpu", [SEGMENTS, IMAGE_CACHES]),
-        (None, [SEGMENTS, IMAGE_CACHES]),
-        ("0.32.0", [SEGMENTS]),  # its own caches are enough
+        ("0.11.0", False),  # EasyR1's has no methods of these names: its processes would end when they import them
+        ("0.24.0+cpu", True),
+        (None, True),
+        ("0.32.0", False),  # its own caches are enough, and elsewhere
     ],
 )
-def test_a_vllm_is_changed_where_it_needs_it(vllm, patched):
-    assert [patch for patch, _ in vllm_segments.patches_for(vllm)] == patched
+def test_a_vllm_has_our_caches_where_it_needs_them(installed, is_patched, monkeypatch):
+    def version(package):
+        if installed is None:
+            raise versions.metadata.PackageNotFoundError(package)
+        return installed
+
+    monkeypatch.setattr(versions.metadata, "version", version)
+    methods = [name.partition(".")[2] for name in IMAGE_CACHES.names] if is_patched else []
+    module = ModuleType("stand_in")
+    module.MultiModalRegistry = type("MultiModalRegistry", (), dict.fromkeys(methods, "vLLM's"))
+    patch = dataclasses.replace(IMAGE_CACHES, module="vllm.stand_in", _ours={})
+    vllm_segments._apply(patch, lambda name, upstream: "ours", module)
+    assert all(vars(module.MultiModalRegistry)[name] == "ours" for name in methods)
+    assert SEGMENTS.is_needed()

@@ -47,7 +47,7 @@ lost = {}
 for patch in all_patches().values():
     place = f"{patch.module}: {', '.join(patch.names)}"
     is_vllms = patch.module.startswith("vllm")
-    if is_vllms and not has_vllm:
+    if is_vllms and not (has_vllm and patch.is_needed()):
         lost[place] = None
         continue
     try:
@@ -197,7 +197,7 @@ def check_registrations() -> list[Finding]:
 def _patch_finding(place: str, why: str | None, remedy: str) -> Finding:
     """Report whether a patch is in its place; `why` says why not, and None means that there is nothing to patch."""
     module, _, names = place.partition(": ")
-    detail = "not needed, vllm is not installed" if why is None else why or "in place"
+    detail = "not needed here: without vllm, or by its version" if why is None else why or "in place"
     is_needed = not module.startswith("vllm")  # by the trainer; without vLLM's patches a run on GPUs still works
     return Finding(f"patch of {module}", not why, f"{names}: {detail}", remedy, is_needed)
 
