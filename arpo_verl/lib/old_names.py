@@ -26,7 +26,7 @@ NEW_NAMES = {name: f"{room}.{name}" for room, names in _ROOMS.items() for name i
     "harness.recorded": "records.harness_rows",
     "memory_files": "engines.vllm.memory_files",
     "policy.optimizer": "engines.optimizer",
-    "records.faults": "records.starts",
+    "records.faults": "records.ended_starts",
     "records.metrics": "records.metrics_files",
     "replay.choice": "replay.groups",
     "vllm_images": "engines.vllm.images",

@@ -28,11 +28,12 @@ from arpo_verl.plugin.recipe.options import training_steps
 from arpo_verl.plugin.recipe.resuming import describe_resume
 from arpo_verl.plugin.recipe.values import doubtful_names
 from arpo_verl.plugin.run_watch import GO_ON, RUN_DIR_VARIABLE, in_words
+from arpo_verl.records.ended_starts import note_fault, read_faults
 from arpo_verl.records.layout import LATEST_CHECKPOINT, METRICS_FILE
 from arpo_verl.records.metrics_files import keep_earlier_metrics
 from arpo_verl.records.run_lock import hold_run
 from arpo_verl.records.run_summary import format_summary, summarize_run
-from arpo_verl.records.starts import note_fault, note_start, read_faults
+from arpo_verl.records.starts import note_start
 from arpo_verl.records.step_lines import StepLines
 from arpo_verl.versions import describe_untested
 

@@ -26,7 +26,7 @@ from typing import Any
 import ray
 from ray._private.state import actors
 
-from arpo_verl.records.starts import note_fault
+from arpo_verl.records.ended_starts import note_fault
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ TRAJECTORIES = "trajectories"
 EVALUATION_FILE = "evaluation.json"
 """The settings of an evaluation, in its folder; see `evaluation.folder`."""
 FAULTS_FILE = "faults.jsonl"
-"""In a run's folder, what ended its starts early, see `records.starts`. In an evaluation's, trials that infrastructure
-failed."""
+"""In a run's folder, what ended its starts early, see `records.ended_starts`. In an evaluation's, trials that
+infrastructure failed."""
 RESULTS_FILE = "results.json"
 """The results of an evaluation, with its tables."""
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from arpo_verl.records.ended_starts import read_faults
 from arpo_verl.records.layout import CHECKPOINTS, METRICS_FILE, TRAJECTORIES
 from arpo_verl.records.metrics_files import MetricsFiles, require_metrics
-from arpo_verl.records.starts import read_faults, read_starts
+from arpo_verl.records.starts import read_starts
 from arpo_verl.replay.config import ReplayConfig
 
 # Enough steps to average out sampling noise, few enough to show both ends of a short run.

@@ -1,22 +1,16 @@
-"""The starts of a run, and the faults that ended them.
-
-Each start adds a line to `starts.jsonl`: the recipe's important values, and the versions. A fault that ends a start
-adds one to `faults.jsonl`. The process that ends the run writes it there, because what it prints may be lost when it
-ends at once.
-"""
+"""Each start of a run adds a line to its `starts.jsonl`: the recipe's important values, and the versions."""
 
 from __future__ import annotations
 
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from arpo_verl.lib.untrusted import printable
-from arpo_verl.records.json_files import Number, append_objects, as_number, read_lines
-from arpo_verl.records.layout import FAULTS_FILE, STARTS_FILE
+from arpo_verl.records.ended_starts import read_faults
+from arpo_verl.records.json_files import append_objects, as_number, read_lines
+from arpo_verl.records.layout import STARTS_FILE
 from arpo_verl.versions import OPTIONAL, TESTED, __version__, installed_version
 
 # Whole sections, and single values of sections with secrets (environment.password) or with too much.
@@ -80,32 +74,6 @@ def read_starts(run_dir: Path) -> list[dict[str, Any]]:
     """Return a run's starts, the first one first; empty if the run has no such file, or no recipe."""
     starts = read_lines(run_dir / STARTS_FILE, dict[str, Any])
     return [start for start in starts if all(isinstance(start.get(part), dict) for part in ("recipe", "versions"))]
-
-
-@dataclass(frozen=True)
-class Fault:
-    """One fault that ended a start of a run."""
-
-    time: Number
-    """Unix time in seconds."""
-    sentence: str
-    """What happened and what to do, on one line."""
-    lasts: bool = False
-    """Whether another start would meet it again."""
-
-
-def note_fault(run_dir: Path, sentence: str, lasts: bool = False) -> None:
-    """Append a fault, with the present time. It is in the file even if this process then ends at once.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    append_objects(run_dir / FAULTS_FILE, [{"time": time.time(), "sentence": sentence, "lasts": lasts}])
-
-
-def read_faults(run_dir: Path) -> list[Fault]:
-    """Return the run's faults, the oldest first, without damaged lines; empty without a file."""
-    return [replace(line, sentence=printable(line.sentence)) for line in read_lines(run_dir / FAULTS_FILE, Fault)]
 
 
 def faults_before(run_dir: Path, starts: Sequence[Mapping[str, Any]]) -> list[str | None]:

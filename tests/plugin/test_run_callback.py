@@ -24,7 +24,8 @@ from arpo_verl.plugin import run_callback
 from arpo_verl.plugin.recipe.footprint import describe_schedule
 from arpo_verl.plugin.run_callback import RAY_JOB_CONFIG, RunCallback, hand_to_ray_workers
 from arpo_verl.plugin.settings import load_settings
-from arpo_verl.records.starts import note_fault, read_faults, read_starts
+from arpo_verl.records.ended_starts import note_fault, read_faults
+from arpo_verl.records.starts import read_starts
 from arpo_verl.records.step_lines import StepLines
 from arpo_verl.tools.cli.trainer_process import FAILED
 

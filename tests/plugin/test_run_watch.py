@@ -14,7 +14,7 @@ from ray.exceptions import ActorDiedError
 
 from arpo_verl.plugin import run_watch
 from arpo_verl.plugin.run_watch import GO_ON, REFUSALS, RUN_DIR_VARIABLE, RunWatch, in_words
-from arpo_verl.records.starts import read_faults
+from arpo_verl.records.ended_starts import read_faults
 
 PATIENCE_S = 60.0
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's workers do not find the tests' modules

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from arpo_verl.errors import ConfigError
+from arpo_verl.records.ended_starts import note_fault
 from arpo_verl.records.metrics_files import keep_earlier_metrics
 from arpo_verl.records.run_summary import format_summary, summarize_run
-from arpo_verl.records.starts import note_fault
 
 
 def write_metrics(folder, rows):

@@ -5,16 +5,10 @@ import time
 
 from omegaconf import OmegaConf
 
+from arpo_verl.records.ended_starts import Fault, note_fault, read_faults
 from arpo_verl.records.json_files import append_objects
 from arpo_verl.records.layout import FAULTS_FILE, STARTS_FILE
-from arpo_verl.records.starts import (
-    Fault,
-    faults_before,
-    note_fault,
-    note_start,
-    read_faults,
-    read_starts,
-)
+from arpo_verl.records.starts import faults_before, note_start, read_starts
 from arpo_verl.versions import installed_version
 
 RECIPE = {

@@ -12,8 +12,9 @@ from pathlib import Path
 import orjson
 from omegaconf import OmegaConf
 
+from arpo_verl.records.ended_starts import note_fault
 from arpo_verl.records.metrics_files import keep_earlier_metrics
-from arpo_verl.records.starts import note_fault, note_start, read_starts
+from arpo_verl.records.starts import note_start, read_starts
 
 STEPS = 3
 OUTLIVED = ("waits", "hangs", "leaves")

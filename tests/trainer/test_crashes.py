@@ -9,7 +9,7 @@ import pytest
 from trainer_run import MODES, await_end, read_steps
 
 from arpo_verl.plugin.run_watch import GO_ON
-from arpo_verl.records.starts import read_faults
+from arpo_verl.records.ended_starts import read_faults
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
 

@@ -20,7 +20,7 @@ from arpo_verl.records.run_lock import check_free
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from arpo_verl.records.starts import Fault
+    from arpo_verl.records.ended_starts import Fault
     from arpo_verl.tools.cli.trainer_process import TrainerProcess
 
 A_DAY = 10

@@ -150,9 +150,10 @@ def _with_console(config: DictConfig) -> str:
 
 
 def _train(config: DictConfig, command: list[str], env: dict[str, str], most_restarts: int) -> int:
+    from arpo_verl.records.ended_starts import note_fault, read_faults
     from arpo_verl.records.layout import OUTPUT_FILE
     from arpo_verl.records.run_lock import check_free
-    from arpo_verl.records.starts import note_fault, read_faults, read_starts
+    from arpo_verl.records.starts import read_starts
     from arpo_verl.tools.cli.restarts import Restarts, wait_until_free
     from arpo_verl.tools.cli.trainer_process import TrainerProcess
 

@@ -13,7 +13,8 @@ from support import ROOT, take_interrupts
 from support.run_holder import start_holder
 
 from arpo_verl.plugin.resume import ResumeRecord, write_record
-from arpo_verl.records.starts import read_faults, read_starts
+from arpo_verl.records.ended_starts import read_faults
+from arpo_verl.records.starts import read_starts
 from arpo_verl.tools.cli import restarts, terminal, train, trainer_process
 from arpo_verl.tools.cli.main import main
 

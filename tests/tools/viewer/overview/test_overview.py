@@ -9,9 +9,10 @@ import pytest
 from omegaconf import OmegaConf
 from PIL import Image
 
+from arpo_verl.records.ended_starts import note_fault
 from arpo_verl.records.json_files import dump_json
 from arpo_verl.records.run import open_run
-from arpo_verl.records.starts import note_fault, note_start
+from arpo_verl.records.starts import note_start
 from arpo_verl.tools.cli.main import main
 from arpo_verl.tools.viewer import report
 from arpo_verl.tools.viewer.overview.content import OverviewFeed, overview_document
