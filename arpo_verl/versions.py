@@ -32,8 +32,8 @@ OPTIONAL = ("ray", "docker", "qwen-vl-utils", "pillow", "numpy", "tensordict")
 # The oldest versions that work. TransferQueue: as in veRL's own extras. vLLM: before 0.22 its cache of processed images
 # does not survive the pauses for new weights (vllm-project/vllm#43001).
 OLDEST = {"TransferQueue": "0.1.10", "vllm": "0.22.0"}
-# The newest versions that runs were trained with here, vLLM's on a CPU, and the newest that the contracts and the pure
-# tests pass with (docs/versions.md). A newer one is used, and a line says so.
+# The newest versions that runs were trained with here, vLLM's on a CPU, and the newest that tests pass with
+# (docs/versions.md says which). A newer one is used, and a line says so.
 TRAINED = {"torch": TESTED["torch"], "transformers": TESTED["transformers"], "ray": "2.60.0", "vllm": "0.24.0"}
 NEWEST = {"torch": "2.15.0", "transformers": "5.22.2", "ray": "2.60.0", "vllm": "0.32.0"}
 # The first versions that are known not to work, and why.
