@@ -193,7 +193,7 @@ def recorded(desktop):
     last = str(XK.string_to_keysym("Pause"))
 
     def read():
-        log = desktop._environment._client.controller.get_file("/home/user/events").decode()
+        log = desktop._thread.call(lambda own: own._client.controller.get_file("/home/user/events")).result().decode()
         lines = [line.split() for line in log.splitlines()[1:]]
         return lines if lines and lines[-1][:2] == ["3", last] else None
 

@@ -92,11 +92,6 @@ def test_a_prompt_whose_words_are_not_installed_is_refused(check, monkeypatch):
         check("gui_agent.model_family=ui_tars_15")
 
 
-def test_a_family_that_went_is_refused_with_what_to_do(check):
-    with pytest.raises(ConfigError, match="model_family=opencua was removed: .* docs/model-families.md"):
-        check("gui_agent.model_family=opencua")
-
-
 def test_seeds_of_another_policy_are_refused_with_the_part_that_differs(check, policy, tmp_path):
     inputs = ModelInputs.load(PolicyFiles(str(policy)), {})
     agent = GuiAgentConfig(model_family="small")
