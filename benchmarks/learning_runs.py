@@ -314,7 +314,7 @@ def read_curve(run_dir: Path, method: str, seed: int) -> Curve:
         total += sum(episode.num_turns for episode in training)
         if training:
             points.append(_point(training, total))
-    replays = sum(snapshot.training(episode.id).replaced for episode in snapshot.episodes)
+    replays = sum(row.replay is not None for group in open_run(run_dir).groups() for row in group.rows)
     return Curve(method, seed, tuple(points), replays, _seconds_so_far(run_dir))
 
 
