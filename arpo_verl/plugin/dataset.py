@@ -40,7 +40,7 @@ class TaskDataset(RLHFDataset):
 
     Raises:
         TaskError: a task cannot be read or used.
-        ConfigError: an option is wrong.
+        ConfigError: an option is wrong, or there are fewer tasks than one training batch needs.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class TaskDataset(RLHFDataset):
         self._frontier: Frontier | None = None
         if is_training:
             TASK_ORDER.check()
+            self._check_batch()
             self._open_frontier()
 
     def __len__(self) -> int:
@@ -131,6 +132,9 @@ class TaskDataset(RLHFDataset):
         """Draw with the frontier if `data.tasks.sampling` says so. The sampler reports the outcomes to it."""
         selection = task_selection(self.config)
         if selection.sampling == FRONTIER:
+            workers, name = self.config.get("dataloader_num_workers", 0), "data.dataloader_num_workers"
+            remedy = "set it to 0: a worker process would draw ahead and never learn the outcome"
+            require(workers == 0, name, "0 with data.tasks.sampling=frontier", workers, remedy)
             most = self.config.get("train_max_samples", -1)
             words = "different from data.train_max_samples with data.tasks.sampling=frontier"
             remedy = "change one: both read the same files, so validation would draw with the frontier too"
@@ -146,6 +150,13 @@ class TaskDataset(RLHFDataset):
         row = self[self._position[frontier.draw()]]
         row["extra_info"]["draw"] = frontier.num_drawn
         return row
+
+    def _check_batch(self) -> None:
+        """Check for a whole batch. Without one veRL divides by 0 after its first validation. `check_silent` reports it
+        earlier, but only in a run with our callback."""
+        needed = self.config.get("gen_batch_size") or self.config.get("train_batch_size") or 1
+        expected = f"at most {len(self)}, the rows of data.train_files"
+        require(needed <= len(self), "data.train_batch_size", expected, needed, "lower it or add tasks")
 
     def _is_for_training(self) -> bool:
         """Return whether this is the training data. veRL does not say, but gives its two datasets different options.

@@ -93,7 +93,11 @@ def test_validation_draws_each_task_once(task_dir, same_file):
     assert (len(training), len(validation)) == (10, 5)
 
 
-def test_a_bad_task_stops_the_trainer_before_it_starts(task_dir):
+def test_what_cannot_train_stops_the_trainer_before_it_starts(task_dir):
+    with pytest.raises(
+        ConfigError, match="data.train_batch_size must be at most 5, the rows of data.train_files, got 8"
+    ):
+        dataset(task_dir, train_batch_size=8)
     (task_dir / "9.json").write_text("{}")
     with pytest.raises(TaskError, match="9.json"):
         dataset(task_dir)
@@ -238,6 +242,8 @@ def test_frontier_sampling_draws_each_task_alike_however_often_it_is_repeated(ta
 
 
 def test_frontier_sampling_refuses_what_would_draw_ahead_or_apart(task_dir):
+    with pytest.raises(ConfigError, match="data.dataloader_num_workers must be 0 with data.tasks.sampling=frontier"):
+        frontier_rows(task_dir, dataloader_num_workers=2)
     with pytest.raises(ConfigError, match="data.val_max_samples must be different from data.train_max_samples"):
         frontier_rows(task_dir, val_files=str(task_dir))  # validation would draw too, and take the sampler's word
     assert len(frontier_rows(task_dir, val_files=str(task_dir), val_max_samples=0)) == 5

@@ -1,4 +1,4 @@
-"""Start the server actor and calls it for veRL's managers."""
+"""Start the server actor, and call it for veRL's managers."""
 
 from __future__ import annotations
 
