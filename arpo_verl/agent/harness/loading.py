@@ -88,8 +88,8 @@ class CommandProgram:
         environment = {name: value.format_map(given) for name, value in self._config.harness_env.items()}
         with tempfile.TemporaryDirectory(prefix="arpo_verl-harness-") as folder:
             log = Path(folder, "log")
-            try:
-                async with server.guests.serving(client.token, desktop, self._config.harness_shell):
+            async with server.guests.serving(client.token, desktop, self._config.harness_shell):
+                try:
                     end = await run_command(
                         self._command,
                         environment,
@@ -99,9 +99,9 @@ class CommandProgram:
                         ports=[server.port],
                         network=self._config.harness_network,
                     )
-            finally:
-                if log.exists():
-                    client.log = log.read_bytes()
+                finally:  # before the wait for a request under way, which may last longer than the episode
+                    if log.exists():
+                        client.log = log.read_bytes()
         return await _outcome(end, desktop)
 
 

@@ -1,11 +1,17 @@
 """The two programs of docs/harness.md, as they stand there."""
 
+import asyncio
 import shutil
 import sys
+from types import SimpleNamespace
 
 import pytest
 from support import documents
 from support.loop_harness import DONE, HIT, FakePool, ScriptedEngine, play, recipe
+
+from arpo_verl.agent.harness.loading import CommandProgram
+from arpo_verl.agent.rollout.config import GuiAgentConfig
+from arpo_verl.types import Task
 
 pytest.importorskip("openai", reason="the document's programs use OpenAI's client")
 
@@ -40,3 +46,26 @@ def test_the_command_plays_and_its_words_are_kept(policy, tokenizer, programs, t
     assert output.extra_fields["stop_reason"] == "finished" and pool.leased == 0
     (log,) = (tmp_path / "records").rglob("harness.log")
     assert log.read_text().startswith("Thought: I click it.") and log.read_text().endswith(f"{DONE}\n")
+
+
+@pytest.mark.desktop
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_the_words_of_a_cancelled_command_are_kept_while_its_desktop_is_busy():
+    code = "import os, requests; print('I look.', flush=True); requests.get(os.environ['DESKTOP'] + '/screenshot')"
+    agent = GuiAgentConfig(harness=[sys.executable, "-c", code], harness_env={"DESKTOP": "{desktop}"})
+
+    async def run():
+        looks, client = asyncio.Event(), SimpleNamespace(url="http://127.0.0.1:1/v1", token="t0ken", log=b"")
+
+        async def look():
+            looks.set()
+            await asyncio.Event().wait()
+
+        program = CommandProgram(agent)(Task("a", "b", {}), client, SimpleNamespace(look=look))
+        running = asyncio.ensure_future(program)
+        await asyncio.wait_for(looks.wait(), 60)
+        running.cancel()
+        await asyncio.wait({running}, timeout=3)
+        return client.log
+
+    assert asyncio.run(run()) == b"I look.\n"
