@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from arpo_verl.errors import FetchError
-from arpo_verl.lib.files import write_whole
+from arpo_verl.lib.files import FULL, write_whole
 from arpo_verl.lib.untrusted import open_regular, read_regular
 from arpo_verl.tasks.schema import problems_of
 from arpo_verl.versions import OSWORLD_ARCHIVE, OSWORLD_COMMIT
@@ -67,7 +67,9 @@ def download(url: str, path: Path, max_bytes: int) -> None:
         raise FetchError(f"{url} answered {error.code} {error.reason}") from error
     except (ValueError, http.client.InvalidURL) as error:
         raise FetchError(f"--url must be a web address, got {url!r}: {error}") from error
-    except (http.client.HTTPException, urllib.error.URLError, ConnectionError, TimeoutError) as error:
+    except (http.client.HTTPException, OSError) as error:
+        if isinstance(error, OSError) and (error.filename is not None or error.errno in FULL):
+            raise  # of the file; the network's errors have no name
         raise FetchError(f"the download of {url} failed: {getattr(error, 'reason', error)}") from error
 
 

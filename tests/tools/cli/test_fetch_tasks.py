@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import ssl
 import tarfile
 from dataclasses import dataclass, field
 
@@ -113,6 +114,17 @@ def test_without_a_network_the_two_other_ways_are_named(published, tmp_path, cap
         assert fetch(tmp_path, "--url", url) == 2
         said = capsys.readouterr().err
         assert told in said and "--url" in said and "--archive" in said
+
+
+def test_a_network_that_breaks_in_the_middle_is_named_as_such(published, tmp_path, monkeypatch, capsys):
+    def broken(*_):
+        raise ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "EOF occurred in violation of protocol")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("http.client.HTTPResponse.read", broken)
+        assert fetch(tmp_path, "--url", published.url) == 2
+    said = capsys.readouterr().err
+    assert f"the download of {published.url} failed" in said and "violation of protocol" in said and "--archive" in said
 
 
 def test_a_copied_archive_needs_no_network(published, tmp_path, capsys):
