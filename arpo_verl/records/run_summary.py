@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from arpo_verl.lib.untrusted import printable
 from arpo_verl.records.ended_starts import read_faults
 from arpo_verl.records.layout import CHECKPOINTS, METRICS_FILE, TRAJECTORIES
 from arpo_verl.records.metrics_files import MetricsFiles, require_metrics
@@ -84,7 +85,9 @@ def _replay_method(run_dir: Path) -> str | None:
     """Return the method of the last start; None if it did not replay, or nobody noted it."""
     starts = read_starts(run_dir)
     recipe = starts[-1]["recipe"] if starts else {"replay.enable": False}
-    return str(recipe.get("replay.method", ReplayConfig.method)) if recipe.get("replay.enable", True) else None
+    if not recipe.get("replay.enable", True):
+        return None
+    return printable(str(recipe.get("replay.method", ReplayConfig.method)))
 
 
 def format_summary(summary: RunSummary) -> str:

@@ -61,6 +61,7 @@ def test_what_was_not_measured_is_said_to_be_so(tmp_path):
         ({}, 0, "4 by arpo\n"),  # of before there were methods
         ({"replay.method": "spear", "replay.enable": True}, 1, "4 by spear, 2 of them beside groups\n"),
         ({"replay.enable": False}, 0, "4\n"),
+        ({"replay.method": "\x1b[2Jspear"}, 0, "4 by ?[2Jspear\n"),  # a stranger's file
     ],
 )
 def test_the_summary_names_the_method_of_the_replays(tmp_path, recipe, added, words):
