@@ -20,7 +20,7 @@ COMMANDS = {
     "doctor": "check this machine, a recipe or tasks, and say what to do",
     "install-osworld": "install OSWorld's client without changing other packages",
     "fetch-vm": "download the VM of OSWorld's Docker desktops (12 GB, resumable)",
-    "fetch-tasks": "download OSWorld's task files (resumable)",
+    "fetch-tasks": "download OSWorld's task files",
     "tasks": "count tasks by domain and by what runs here; write training lists",
     "vm": "build images and templates for the provider qemu (experimental)",
     "recipes": "list the recipes, copy one to change, or print their folder",
