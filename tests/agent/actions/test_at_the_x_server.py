@@ -11,7 +11,7 @@ from arpo_verl.agent.actions.keys import KEY_NAMES
 from arpo_verl.agent.actions.reply import Reply
 from arpo_verl.agent.models.family import SHIPPED, load_family
 from arpo_verl.errors import ActionParseError
-from arpo_verl.types import Click, Drag, Fail, Finish, Hotkey, Move, Point, Scroll, Size, TypeText, Wait
+from arpo_verl.types import Click, Drag, Fail, Finish, GuestRequest, Hotkey, Move, Point, Scroll, Size, TypeText, Wait
 
 pytestmark = pytest.mark.desktop
 
@@ -192,9 +192,10 @@ def recorded(desktop):
     desktop.step(LAST)
     last = str(XK.string_to_keysym("Pause"))
 
+    file = GuestRequest("POST", "/file", "application/x-www-form-urlencoded", b"file_path=/home/user/events")
+
     def read():
-        log = desktop._thread.call(lambda own: own._client.controller.get_file("/home/user/events")).result().decode()
-        lines = [line.split() for line in log.splitlines()[1:]]
+        lines = [line.split() for line in desktop.ask(file).body.decode().splitlines()[1:]]
         return lines if lines and lines[-1][:2] == ["3", last] else None
 
     return list(events_of(eventually(read)[:-2]))
