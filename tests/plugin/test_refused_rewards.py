@@ -41,7 +41,7 @@ def test_a_tensor_of_one_element_is_a_number_and_others_are_none():
     ("body", "reason"),
     [
         ("return math.nan", r"judge of \S*my_reward.py returned values for task click-it .*\n.*finite number, got nan"),
-        ("return {'score': 1.0, 'reward': 1.0, 'parts': {}}", "cannot use the name `reward`"),
+        ("return {'score': 1.0, 'reward': 1.0, 'parts': {}}", "(?s)cannot use the name `reward`: .*`parts` must be"),
         ("return extra_info['verdict']", r"judge of \S*my_reward.py raised KeyError\('verdict'\) for task click-it"),
     ],
 )
