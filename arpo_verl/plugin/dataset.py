@@ -154,7 +154,7 @@ class TaskDataset(RLHFDataset):
     def _check_batch(self) -> None:
         """Check for a whole batch. Without one veRL divides by 0 after its first validation. `check_silent` reports it
         earlier, but only in a run with our callback."""
-        needed = self.config.get("gen_batch_size") or self.config.get("train_batch_size") or 1
+        needed = max(self.config.get(name) or 1 for name in ("train_batch_size", "gen_batch_size"))
         expected = f"at most {len(self)}, the rows of data.train_files"
         require(needed <= len(self), "data.train_batch_size", expected, needed, "lower it or add tasks")
 
