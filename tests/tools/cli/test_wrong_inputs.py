@@ -195,7 +195,7 @@ WRONG_RECIPES = {
         "trainer.v1.sampler.custom_sampler.name=ReplaySampler algorithm.filter_groups.enable=true "
         "algorithm.filter_groups.metric=null environment.screen_size=[1280,720] +gui_agent.model_family=opencua": (
             "environment.screen_size must be [1920, 1080] with OSWorld's own machine, got [1280, 720]; set it so, or give",
-            "gui_agent.model_family must be one of ui_tars_15",
+            "gui_agent.model_family must be one of ui_tars_15,",
             "trainer.v1.sampler.custom_sampler.name must be ReplaySamplerAsync with trainer.v1.trainer_mode=separate_async",
             "actor_rollout_ref.actor.fsdp_config.param_offload must be false with separate_async and several",
             "algorithm.filter_groups.metric must be the name of a reward, such as `reward`, got None",
