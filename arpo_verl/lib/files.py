@@ -107,7 +107,9 @@ def write_whole(path: Path, content: bytes, *, sync: bool = True) -> None:
         finally:
             os.close(descriptor)
         os.replace(part, path)
-    except OSError:
+    except OSError as error:
+        if error.errno and not error.filename:  # as of a write
+            error.filename = os.fspath(path)
         with contextlib.suppress(OSError):
             os.unlink(part)
         raise

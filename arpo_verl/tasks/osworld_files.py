@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
-from arpo_verl.errors import FetchError
+from arpo_verl.errors import ConfigError, FetchError
 from arpo_verl.lib.files import FULL, write_whole
 from arpo_verl.lib.untrusted import open_regular, read_regular
 from arpo_verl.tasks.schema import problems_of
@@ -47,11 +47,12 @@ def download(url: str, path: Path, max_bytes: int) -> None:
     """Fetch `url` into `path`.
 
     Raises:
+        ConfigError: `url` is no web address.
         FetchError: the server refuses, cannot be reached, or sends more than `max_bytes`.
         OSError: this machine cannot write the file.
     """
     if not url.startswith(("http://", "https://")):
-        raise FetchError(f"--url must begin with https:// or http://, got {url!r}")
+        raise ConfigError(f"--url must begin with https:// or http://, got {url!r}")
     try:
         with urllib.request.urlopen(url, timeout=STALL_S) as answer, path.open("wb") as file:  # noqa: S310
             while chunk := answer.read(_CHUNK_BYTES):
@@ -66,7 +67,7 @@ def download(url: str, path: Path, max_bytes: int) -> None:
         error.close()
         raise FetchError(f"{url} answered {error.code} {error.reason}") from error
     except (ValueError, http.client.InvalidURL) as error:
-        raise FetchError(f"--url must be a web address, got {url!r}: {error}") from error
+        raise ConfigError(f"--url must be a web address, got {url!r}: {error}") from error
     except (http.client.HTTPException, OSError) as error:
         if isinstance(error, OSError) and (error.filename is not None or error.errno in FULL):
             raise  # of the file; the network's errors have no name

@@ -88,13 +88,16 @@ def check_values(config: DictConfig) -> None:
 def check_filled(config: DictConfig, recipe: Path, overrides: Sequence[str]) -> None:
     """Refuse each `???` of the recipe's file for which OmegaConf would silently take a value of the recipe's base.
 
+    The base's value may be null, as of `data.seed`. Options that are missing in both are refused elsewhere.
+
     Raises:
         ConfigError: lists these options.
     """
     given = {text.lstrip("+").partition("=")[0] for text in overrides}
+    refused = OmegaConf.missing_keys(config) | {name for name in _NEEDED if not is_given(config, name)}
     problems = Problems()
     for name, value in _leaves(yaml.safe_load(recipe.read_text(encoding="utf-8"))):
-        if value == "???" and name not in given and is_given(config, name):
+        if value == "???" and name not in given and name not in refused:
             what = f"{recipe.name} has no value for {name} (???). Write it there, or add {name}=VALUE."
             problems.errors.append(ConfigError(what))
     problems.raise_all()

@@ -60,8 +60,8 @@ def play_by_hand(args: argparse.Namespace) -> int:
         desktop.prepare()
         _say(f"the newest screenshot is always in {newest}")
         episode = play_blocking(task, desktop, conversation, agent)
+        _say(_describe(episode))  # before it is recorded: a full disk must not take the verdict away
         folder = _record(args.out, episode, newest)
-    _say(_describe(episode))
     _say(f"recorded in {folder}")
     return 0
 

@@ -33,10 +33,12 @@ def test_what_a_user_may_add_or_leave_out_passes():
 def test_an_open_value_of_the_recipes_file_is_not_taken_from_its_base(tmp_path):
     """OmegaConf merges `???` as nothing: a converted recipe trained the base's model."""
     recipe = tmp_path / "mine.yaml"
-    recipe.write_text("data:\n  train_batch_size: ???\nactor_rollout_ref:\n  model:\n    path: ???\nrun_dir: a\n")
-    with pytest.raises(ConfigError, match=r"mine.yaml has no value for actor_rollout_ref.model.path \(\?\?\?\)"):
+    recipe.write_text(
+        "data:\n  train_batch_size: ???\n  seed: ???\nactor_rollout_ref:\n  model:\n    path: ???\nrun_dir: a\n"
+    )
+    with pytest.raises(ConfigError, match=r"(?s)for data.seed \(\?.*for actor_rollout_ref.model.path \(\?\?\?\)"):
         check_filled(compose_recipe("embedded"), recipe, ["data.train_batch_size=4"])
-    filled = ["data.train_batch_size=4", "++actor_rollout_ref.model.path=m"]
+    filled = ["data.train_batch_size=4", "+data.seed=1", "++actor_rollout_ref.model.path=m"]
     check_filled(compose_recipe("embedded"), recipe, filled)
 
 

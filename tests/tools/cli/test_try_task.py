@@ -1,5 +1,6 @@
 """`arpo-verl try`: one task by hand, with replies from a file, a recorded episode, the expert or a prompt."""
 
+import errno
 import io
 import json
 import os
@@ -48,6 +49,15 @@ def test_replies_of_a_file_are_played_evaluated_and_recorded_as_in_a_training_ru
     assert len(episode["turns"][0]["actions"]) == 2
     assert {"00.png", "01.png", "episode.json", "final.png"} <= {path.name for path in file.parent.iterdir()}
     assert [path.name for path in file.parents[2].iterdir()] == ["step_000000"]
+
+
+def test_a_disk_that_is_full_takes_the_record_and_not_the_verdict(play, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device", "out/episode.json")
+
+    monkeypatch.setattr("arpo_verl.tools.cli.by_hand.write_episode", refuse)
+    status, printed, file = play(replies=f"{HIT}\n---\n{DONE}")
+    assert status == 2 and "score 1" in printed and "the disk of out/episode.json is full" in printed and file is None
 
 
 def test_a_malformed_reply_ends_the_episode_as_it_ends_an_agents(play):
