@@ -149,6 +149,8 @@ def open_policy(args: argparse.Namespace, playing: Playing, out: Path) -> Iterat
         ConfigError: there is no such policy.
         EndpointError: the server does not answer.
     """
+    if args.endpoint is None:
+        print("loading the model; this takes some seconds, with vLLM minutes ...", flush=True)
     with ended_by_signals():
         yield from _open_policy(args, playing, out)
 
