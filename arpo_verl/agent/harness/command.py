@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from arpo_verl.agent.harness.command_start import HOST
-from arpo_verl.desktops.embedded import cgroups, users
-from arpo_verl.desktops.embedded.process import start_sandbox
+from arpo_verl.desktops.embedded import cgroups, seccomp, users
+from arpo_verl.desktops.embedded.process import in_memory, start_sandbox
 from arpo_verl.desktops.osworld.verdict import messages
 from arpo_verl.errors import ConfigError, HarnessError
 from arpo_verl.lib import bubblewrap
@@ -156,8 +156,13 @@ class _Command:
             said = held.enter_context(open(read, "rb", buffering=0))
             ours, theirs = socket.socketpair()
             held.enter_context(ours)
-            with open(write, "wb", buffering=0) as output, theirs:
-                process = start_sandbox(self._words(theirs.fileno(), user, group), [theirs.fileno()], output)
+            with open(write, "wb", buffering=0) as output, theirs, contextlib.ExitStack() as inherited:
+                passed, seccomp_fd = [theirs.fileno()], None
+                if seccomp.is_supported():  # bubblewrap's own process 1 must have it too: the command may trace that
+                    seccomp_fd = in_memory("filter", seccomp.filter_program())
+                    inherited.callback(os.close, seccomp_fd)
+                    passed.append(seccomp_fd)
+                process = start_sandbox(self._words(passed[0], user, group, seccomp_fd), passed, output)
             held.callback(_end, process, said)
             self._begin(ours, process, said, user, group, held)
             with open(os.devnull if self.log is None else self.log, "wb") as file:
@@ -167,7 +172,9 @@ class _Command:
                 reason = f"it used up its memory, {self.memory_mb} MB"
             return CommandEnd(_returncode(process.returncode), reason, self._last_words())
 
-    def _words(self, channel: int, user: users.UserClaim | None, group: cgroups.Cgroup) -> list[str]:
+    def _words(
+        self, channel: int, user: users.UserClaim | None, group: cgroups.Cgroup, seccomp_fd: int | None
+    ) -> list[str]:
         if shutil.which("bwrap") is None:
             raise ConfigError(
                 "a harness that is a command runs in a sandbox, which needs bubblewrap; "
@@ -179,6 +186,7 @@ class _Command:
             own_users=user is None,
             capabilities=() if user is None else ("CAP_SETUID", "CAP_SETGID"),
             network=self.network,
+            seccomp_fd=seccomp_fd,
             folder=os.getcwd(),
         )
         words = bubblewrap.command(profile, [sys.executable, "-I", "-S", "-B", "-X", "utf8", "-c", start])

@@ -52,8 +52,10 @@ def start_sandbox(command: Sequence[str], inherited: Sequence[int], log: IO[byte
     """Start a bubblewrap that the kernel kills when this process ends.
 
     For its --die-with-parent the parent is the thread that started it, and a caller's thread may end early. So a thread
-    that lasts starts it.
+    that lasts starts it. Where bubblewrap stays as process 1, its programs may read what it was started with, by
+    `/proc`. So it gets nothing of our environment but where programs are.
     """
+    needed = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
 
     def start() -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -64,7 +66,7 @@ def start_sandbox(command: Sequence[str], inherited: Sequence[int], log: IO[byte
             pass_fds=inherited,
             start_new_session=True,  # only the owner handles a Ctrl-C in its terminal
             cwd="/",
-            env=reaper.marked_environment(),
+            env=reaper.marked_environment(needed),
         )
 
     return lasting_thread("desktop-spawner").submit(start).result()

@@ -92,6 +92,20 @@ def test_it_runs_without_privilege_on_files_that_it_can_only_read(who, tmp_path,
         assert int(said.split()[0]) > 1000
 
 
+def test_bubblewrap_s_process_1_tells_it_no_secret_and_is_no_way_around_the_filter(who, monkeypatch):
+    """In a user namespace that has the command's user, so the command may read its environment and write its memory."""
+    monkeypatch.setenv("HOST_SECRET", "swordfish")
+    source = (
+        "import pathlib\n"
+        "print('Seccomp:\\t2' in pathlib.Path('/proc/1/status').read_text())\n"
+        "try: print(pathlib.Path('/proc/1/environ').read_bytes())\n"
+        "except PermissionError: print('refused')\n"
+    )
+    said = ended(source).log_tail
+    assert said.startswith("True") and "swordfish" not in said and "HOST_SECRET" not in said
+    assert ("refused" in said) == (who == "another user")
+
+
 @pytest.mark.parametrize(
     "source, returncode", [("raise SystemExit(65)", 65), ("1 / 0", 1), ("import os; os.abort()", -6)]
 )
