@@ -52,6 +52,12 @@ SOCKET: Numbers = (41, 198)
 SOCKETPAIR: Numbers = (53, 199)
 PERSONALITY: Numbers = (135, 92)
 PRLIMIT64: Numbers = (302, 261)
+SETPRIORITY: Numbers = (141, 140)
+IOPRIO_SET: Numbers = (251, 30)
+SCHED_SETPARAM: Numbers = (142, 118)
+SCHED_SETSCHEDULER: Numbers = (144, 119)
+SCHED_SETAFFINITY: Numbers = (203, 122)
+SCHED_SETATTR: Numbers = (314, 274)
 
 CONNECT: Numbers = (42, 203)
 SENDTO: Numbers = (44, 206)
@@ -111,8 +117,13 @@ def filter_program(machine: str | None = None, only_listens: bool = False) -> by
     code += when(CLONE, _refuse_bits(NEW_NAMESPACES))
     code += when(UNSHARE, _refuse_bits(NEW_NAMESPACES | NEW_TIME))
     code += when(PERSONALITY, [_argument(0), *_only(_PERSONALITIES, errno.EPERM)])
-    # Process 1 has the same user, and every later episode inherits its limits.
-    code += when(PRLIMIT64, [_argument(0), (_EQUAL, 0, 1, 1), _refuse(errno.EPERM), (_RETURN, 0, 0, _ALLOW)])
+    # Process 1 has the same user, and a reward program inherits its limits and how it is scheduled.
+    for numbers in (PRLIMIT64, SCHED_SETPARAM, SCHED_SETSCHEDULER, SCHED_SETAFFINITY, SCHED_SETATTR):
+        code += when(numbers, _not_process_1(0))
+    # By user or by group they would reach process 1 too.
+    for numbers, one_process in ((SETPRIORITY, 0), (IOPRIO_SET, 1)):
+        one = [_argument(0), (_EQUAL, 1, 0, one_process), _refuse(errno.EPERM)]
+        code += when(numbers, [*one, *_not_process_1(1)])
     code += when(SOCKETPAIR, [_argument(0), *_only((_UNIX,), errno.EAFNOSUPPORT)])
     code += when(SOCKET, _listening() if only_listens else _socket())
     if only_listens:
@@ -149,6 +160,10 @@ def _argument(index: int) -> tuple[int, int, int, int]:
 def _only(values: Iterable[int], error: int) -> _Code:
     allow = [step for value in values for step in ((_EQUAL, 0, 1, value), (_RETURN, 0, 0, _ALLOW))]
     return [*allow, _refuse(error)]
+
+
+def _not_process_1(argument: int) -> _Code:
+    return [_argument(argument), (_EQUAL, 0, 1, 1), _refuse(errno.EPERM), (_RETURN, 0, 0, _ALLOW)]
 
 
 def _refuse_bits(bits: int, argument: int = 0) -> _Code:

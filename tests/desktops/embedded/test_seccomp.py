@@ -19,8 +19,10 @@ CALLS = {
     **{name: (numbers, errno.ENOSYS) for name, numbers in seccomp.ABSENT.items()},
     **{name: (numbers, errno.EPERM) for name, numbers in seccomp.FORBIDDEN.items()},
 }
+ON_PROCESS = ("prlimit64", "sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr")
 CONDITIONAL = {
-    name: getattr(seccomp, name.upper()) for name in ("clone", "unshare", "socket", "socketpair", "personality")
+    name: getattr(seccomp, name.upper())
+    for name in ("clone", "unshare", "socket", "socketpair", "personality", "setpriority", "ioprio_set", *ON_PROCESS)
 }
 SENDING = {name: getattr(seccomp, name.upper()) for name in ("connect", "sendto", "sendmsg", "sendmmsg")}
 NEWUSER, SIGCHLD = 0x10000000, 17
@@ -45,6 +47,14 @@ CASES = [
     *(("socketpair", (family, 1, 0), errno.EAFNOSUPPORT) for family in (2, 16, 30, 40)),
     *(("personality", (value,), ALLOWED) for value in (0, 0x40000, 0xFFFFFFFF)),
     *(("personality", (value,), errno.EPERM) for value in (8, 0x0400000, 0x100000)),
+    *((name, (process,), ALLOWED) for name in ON_PROCESS for process in (0, 2, 101)),
+    *((name, (process,), errno.EPERM) for name in ON_PROCESS for process in (1, 0x100000001)),
+    *(
+        (name, (which, process, 19), ALLOWED if (which, process) in ((one, 0), (one, 7)) else errno.EPERM)
+        for name, one in (("setpriority", 0), ("ioprio_set", 1))
+        for which in range(4)
+        for process in (0, 1, 7)
+    ),
 ]
 MACHINES = [("x86_64", 0, 0xC000003E), ("aarch64", 1, 0xC00000B7)]
 
