@@ -54,7 +54,13 @@ _START = (
     "import sys; sys.path[:0] = [{place!r}]; from arpo_verl.agent.harness.command_start import main; main({channel})"
 )
 # It enters the control groups before it becomes bubblewrap, so that nothing of it is ever outside.
-_ENTER = 'while [ "$1" != -- ]; do echo 0 > "$1"; shift; done; shift; exec "$@"'
+# There the kernel is told to kill it before us where memory runs out: what root sets, it cannot lower.
+_ENTER = """
+[ "$(cat /proc/self/oom_score_adj)" -ge 500 ] || echo 500 > /proc/self/oom_score_adj
+while [ "$1" != -- ]; do echo 0 > "$1"; shift; done
+shift
+exec "$@"
+"""
 
 
 @dataclass(frozen=True)

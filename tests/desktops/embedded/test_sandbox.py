@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from arpo_verl.desktops.embedded.cgroups import Limits
 from arpo_verl.lib.bubblewrap import PACKAGE
 
 pytestmark = pytest.mark.desktop
+CAP_SYS_RESOURCE = 1 << 24
 
 
 def test_it_is_an_ordinary_user_without_capabilities(jail):
@@ -75,6 +78,27 @@ def test_it_sees_only_its_own_processes_and_cannot_touch_the_first(jail):
 def test_a_fork_bomb_has_a_limit(jail):
     assert int(jail.sh("ulimit -u")) <= Limits.pids + 1
     assert jail.sh("ulimit -c") == "0"
+
+
+def test_its_programs_die_no_later_than_the_trainer_where_memory_runs_out():
+    """A pod of Kubernetes may have a higher score, which it may not lower."""
+    source = (
+        "from support.desktop_harness import running\n"
+        "open('/proc/self/oom_score_adj', 'w').write('900')\n"
+        "lines = 'cat /proc/self/oom_score_adj; echo 0 > /proc/self/oom_score_adj'\n"
+        "with running() as desktop: print(desktop.sh(lines))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=True)
+    said = done.stdout.splitlines()
+    assert said[0] == "900"
+    if os.geteuid() == 0 and CAP_SYS_RESOURCE & _own_capabilities():
+        assert "Permission denied" in said[1]
+
+
+def _own_capabilities():
+    status = Path("/proc/self/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff")), 16)
 
 
 def test_extra_folders_are_readable_and_not_writable(tmp_path):

@@ -14,6 +14,7 @@ _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 2
 _FILTER_MODE, _INSTRUCTION_BYTES = 2, 8
 _CAPABILITY_VERSION_3 = 0x20080522
 _CAPABILITIES = 64
+_DIE_FIRST = 500
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -23,9 +24,10 @@ class _SockFprog(ctypes.Structure):
 
 
 def die_first() -> None:
-    """Let the kernel kill this process before the trainer when memory runs out; only root can undo what root sets."""
-    with open("/proc/self/oom_score_adj", "w") as score:
-        score.write("500")
+    """Let the kernel kill this process before the trainer when memory runs out; see `ProcessHandle.die_first` too."""
+    with open("/proc/self/oom_score_adj", "r+") as score:
+        if int(score.read()) < _DIE_FIRST:  # a pod may have a higher one, which it may not lower
+            score.write(str(_DIE_FIRST))
 
 
 def gain_none() -> None:

@@ -26,7 +26,7 @@ class SandboxProcess(ProcessHandle):
     """A sandbox's process, and with it all that it started."""
 
     def move_to(self, group: Cgroup) -> None:
-        """Put it, and what it starts from now on, under the limits of `group`.
+        """Put it, and what it starts from now on, under the limits of `group`, and before us where memory runs out.
 
         Raises:
             ProcessLookupError: it has ended.
@@ -35,6 +35,7 @@ class SandboxProcess(ProcessHandle):
         if not pid:  # 0 would be this process
             raise ProcessLookupError("the sandbox has ended")
         group.admit(pid)
+        self.die_first()
 
     def await_end(self) -> None:
         """Wait until the last of its processes is gone."""
