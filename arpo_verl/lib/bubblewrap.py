@@ -65,7 +65,8 @@ def command(profile: Profile, program: Sequence[str]) -> list[str]:
         *(*user, "--cap-drop", "ALL", *(word for name in profile.capabilities for word in ("--cap-add", name))),
         *(word for name, value in profile.environment.items() for word in ("--setenv", name, value)),
         *(() if profile.seccomp_fd is None else ("--seccomp", str(profile.seccomp_fd))),
-        *(*profile.mounts, "--chdir", profile.folder),
+        # The folder of devices is memory without a bound.
+        *(*profile.mounts, "--remount-ro", "/dev", "--chdir", profile.folder),
         *program,
     ]
 
@@ -85,6 +86,11 @@ def read_only(path: str) -> list[str]:
 def memory(path: str, mode: str, size: int | None = None) -> list[str]:
     """Mount empty memory of at most `size` bytes."""
     return ["--perms", mode, *(() if size is None else ("--size", str(size))), "--tmpfs", path]
+
+
+def no_terminals() -> list[str]:
+    """Have no terminals: they use kernel memory, and the whole machine shares 3,072."""
+    return sealed("/dev/pts")
 
 
 def sealed(path: str) -> list[str]:

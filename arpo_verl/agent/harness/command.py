@@ -202,7 +202,7 @@ class _Command:
         """This machine's files to read, and memory to write to. What the command needs stays visible beneath that."""
         needed = [*python_folders([str(PACKAGE.parent)]), *self._own_folders()]
         closed = {parent for path in needed for parent in _closed_parents(path)} if is_other_user else set()
-        words = ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"]
+        words = ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", *bubblewrap.no_terminals()]
         for path in _OWN_MEMORY:
             words += bubblewrap.memory(path, "1777", self.memory_mb << 20)
         for path in sorted(closed, key=len):

@@ -94,7 +94,7 @@ def command(control_fd: int, in_memory: Callable[[bytes], int], extra_read_only:
     mounts = _mounts(shown)
     for name, content in own_files.items():
         mounts += ["--perms", "0755", "--ro-bind-data", str(in_memory(content.encode())), name]
-    mounts += ["--remount-ro", "/", "--remount-ro", ETC, "--remount-ro", "/dev"]
+    mounts += ["--remount-ro", "/", "--remount-ro", ETC]
     # To make namespaces; each sandbox drops them before it runs. Without root it is root only in its namespace, the
     # caller outside; in its forks' namespaces it becomes another user.
     kept = ["CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETPCAP"]

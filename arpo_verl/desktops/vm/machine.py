@@ -348,7 +348,7 @@ def _command(
     mounts += [word for place, path in start.read_only.items() for word in ("--ro-bind", str(path), place)]
     writable = {**start.writable, _WRITABLE: scratch}
     mounts += [word for place, path in writable.items() for word in ("--bind", str(path), place)]
-    mounts += ["--remount-ro", "/"]
+    mounts += [*bubblewrap.no_terminals(), "--remount-ro", "/"]
     become = []
     if user is not None:
         group = KVM.stat().st_gid if config.accelerator == "kvm" else user.user_id

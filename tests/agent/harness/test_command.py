@@ -135,6 +135,17 @@ def test_files_in_its_own_memory_are_bounded_too():
     assert end.returncode != 0
 
 
+def test_it_takes_no_terminals_of_this_machine_and_no_memory_as_devices(who):
+    """All desktops of a machine share 3,072 terminals, and nothing bounds the memory of the folder of devices."""
+    source = (
+        "import os\n"
+        "for take in (os.openpty, lambda: open('/dev/x', 'w')):\n"
+        "    try: print('took', take())\n"
+        "    except OSError: print('refused')\n"
+    )
+    assert ended(source).log_tail.split() == ["refused"] * 2
+
+
 def test_a_fork_bomb_is_bounded_and_all_of_it_ends(who, mark):
     source = (
         "import subprocess\n"

@@ -63,7 +63,7 @@ def command(control_fd: int, _: InMemory) -> list[str]:
     own_users = users.available_ids() is None
     # Without root it is root only in its namespace; without that it would not own its process namespace.
     kept = ["CAP_SYS_ADMIN", "CAP_NET_ADMIN", *(() if own_users else ("CAP_SETUID", "CAP_SETGID"))]
-    mounts = [*_mounts(), "--remount-ro", "/", "--remount-ro", "/dev"]
+    mounts = [*_mounts(), "--remount-ro", "/"]
     profile = Profile(mounts, own_users, kept, hostname="sandbox", is_process_1=True, environment=environment)
     return bubblewrap.command(profile, [sys.executable, "-I", "-B", "-X", "utf8", "-c", start])
 
