@@ -223,13 +223,18 @@ def _remove_own(folder: Path, lock: FileLock, owner: int) -> None:
 
 
 def _remove_locked(folder: Path, lock: FileLock) -> None:
-    # The lock's file goes last: nobody looks again at a folder without one.
+    # The lock's file goes last: nobody looks again at a folder without one. Another user's folder in /tmp may have become
+    # a link to one of ours meanwhile.
     with contextlib.suppress(OSError):
-        for entry in os.scandir(folder):
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
-            elif entry.name != _LOCK:
-                os.unlink(entry.path)
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            for entry in os.scandir(opened):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.name, ignore_errors=True, dir_fd=opened)
+                elif entry.name != _LOCK:
+                    os.unlink(entry.name, dir_fd=opened)
+        finally:
+            os.close(opened)
     shutil.rmtree(folder, ignore_errors=True)
     lock.close()
 

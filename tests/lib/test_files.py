@@ -89,6 +89,27 @@ def test_a_scratch_folder_that_a_kill_left_all_the_same_goes_when_the_next_one_c
     assert list(tmp_path.iterdir()) == [new.path] and not left.exists()
 
 
+def test_a_folder_that_becomes_a_link_while_it_is_taken_for_abandoned_costs_nobody_a_file(tmp_path, monkeypatch):
+    """In /tmp it may be another user's, and we may be root."""
+    shared, ours = tmp_path / "shared", tmp_path / "ours"
+    left = shared / "kind-left"
+    for folder in (left, ours / "folder"):
+        folder.mkdir(parents=True)
+        (folder / ".in-use").touch()
+    (ours / "file").touch()
+
+    class Lock(file_lock.FileLock):
+        def __init__(self, path, **options):
+            super().__init__(path, **options)
+            if path.parent == left:
+                left.rename(shared / "other")
+                left.symlink_to(ours)
+
+    monkeypatch.setattr(files, "FileLock", Lock)
+    files.ScratchFolder(shared, "kind-")
+    assert left.is_symlink() and sorted(os.listdir(ours)) == ["file", "folder"]
+
+
 def test_what_a_process_left_that_was_killed_while_it_made_its_folder_goes_later(tmp_path, monkeypatch):
     killed_fork(
         lambda: (monkeypatch.setattr(file_lock.fcntl, "flock", kill_itself), files.ScratchFolder(tmp_path, "kind-"))

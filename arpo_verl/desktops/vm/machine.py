@@ -329,7 +329,7 @@ def _command(
     require_files(start.read_only.values())
     if user is not None:
         for path in (path for folder in start.writable.values() for path in (folder, *folder.iterdir())):
-            os.chown(path, user.user_id, user.user_id)
+            os.chown(path, user.user_id, user.user_id, follow_symlinks=False)
         os.chown(scratch, user.user_id, user.user_id)
     lines = [f"echo 0 > {shlex.quote(str(door))}" for door in doors]
     # If this host's memory runs out, the kernel shall end a machine, not the trainer.
