@@ -223,8 +223,8 @@ def _remove_own(folder: Path, lock: FileLock, owner: int) -> None:
 
 
 def _remove_locked(folder: Path, lock: FileLock) -> None:
-    # The lock's file goes last: nobody looks again at a folder without one. Another user's folder in /tmp may have become
-    # a link to one of ours meanwhile.
+    # The lock's file goes last: nobody looks again at a folder without one. Another user's folder in /tmp may have
+    # become a link to one of ours meanwhile.
     with contextlib.suppress(OSError):
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from arpo_verl.agent.harness.chat_completions import read_request, write_stream
 from arpo_verl.agent.harness.client import HarnessClient
@@ -18,6 +20,10 @@ from arpo_verl.lib.untrusted import MOST_JSON_BYTES
 
 MOST_AT_ONCE = 16
 """Requests of one episode: each may take `MOST_JSON_BYTES` of memory."""
+
+_logger = logging.getLogger(__name__)
+# Anybody who reaches the port could fill the trainer's log with what is no HTTP.
+_logger.addFilter(lambda record: not isinstance((record.exc_info or (None, None))[1], HttpProcessingError))
 
 
 class HarnessServer:
@@ -36,7 +42,7 @@ class HarnessServer:
         app.router.add_route("*", "/{path:.*}", self.guests.answer)
         # A client that has gone gets no reply, and none of it is kept.
         # Nor is a body unpacked: a bomb has any size.
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, auto_decompress=False)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, auto_decompress=False, logger=_logger)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         self.port = int(runner.addresses[0][1])

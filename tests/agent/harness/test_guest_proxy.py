@@ -185,6 +185,23 @@ def test_a_fault_of_the_desktop_is_no_answer_of_its():
     served(test, desktop=ScriptedDesktop(DesktopLostError("at secret address")))
 
 
+def test_what_is_no_http_is_refused_and_leaves_the_log_as_it_was(caplog):
+    async def test(address, desktop, serve):
+        for line in (
+            b"GET @x HTTP/1.1",
+            b"\x16\x03\x01",
+            b"GET / HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked",
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(address.rpartition(":")[2]))
+            writer.write(line + b"\r\n\r\n")
+            assert b" 400 " in await reader.readline()
+            writer.close()
+
+    with caplog.at_level("DEBUG"):
+        served(test)
+    assert "HTTP" not in caplog.text and not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 def test_a_request_without_end_is_refused():
     async def test(address, desktop, serve):
         answer = await post(address, "/execute", {"command": ["python", "-c", "x" * MOST_JSON_BYTES]})
