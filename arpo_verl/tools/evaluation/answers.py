@@ -6,6 +6,8 @@ It comes from others, so we read it within bounds.
 from __future__ import annotations
 
 import json
+import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -13,10 +15,13 @@ from typing import Annotated, Any
 import msgspec
 
 from arpo_verl.agent.harness.chat_completions import ToolCall
+from arpo_verl.agent.models.family import load_family
 from arpo_verl.agent.rollout.vision import ImageGeometry
-from arpo_verl.errors import ConfigError, EndpointError
+from arpo_verl.errors import ActionParseError, ConfigError, EndpointError
 from arpo_verl.lib.untrusted import encodable
-from arpo_verl.types import Size
+from arpo_verl.types import Point, Size
+
+logger = logging.getLogger(__name__)
 
 _NO_CALL_PARSER = (
     "start it without a parser of tool calls (vLLM: without --enable-auto-tool-choice and --tool-call-parser; SGLang: "
@@ -41,6 +46,8 @@ _CUT = ("length", "max_tokens", "model_length")
 """Reasons for the end of a reply that had too many tokens."""
 MARK_TOKENS = 64
 """Most tokens of a chat's marks around a reply and a screenshot; Qwen's template has 11."""
+CHANCE = 1e-6
+"""We warn when the probability that all of a model's positions are up to 1000 by chance is below this."""
 TURN_TOKENS = 16
 """Tokens of the chat's marks around a screenshot and the next reply: eleven in Qwen's template."""
 _MANY_TOKENS = 1 << 30
@@ -195,3 +202,42 @@ class PromptGrowth:
             f"of this evaluation, as `vllm serve --mm-processor-kwargs '{json.dumps(limits)}'`, or give the evaluation "
             "the server's limits: --min-pixels and --max-pixels, or --processor FOLDER"
         )
+
+
+class CoordinateRange:
+    """Warns once if a model of a family that reads pixels never writes a position above 1000, as if in thousandths.
+
+    Without a warning its clicks would miss, and it would only seem weak.
+
+    Args:
+        family: name of the model's family.
+    """
+
+    def __init__(self, family: str):
+        self._name = family
+        self._family = load_family(family)
+        self._is_open = self._family.coordinates == "pixels"
+        self._positions = 0
+        self._log_chance = 0.0
+
+    def see(self, reply: str, image: Size) -> None:
+        """Count the positions of a reply; they are in pixels of `image`."""
+        if not self._is_open or image.width <= 1001:
+            return
+        try:
+            actions = self._family.parse(reply, image, image).actions
+        except ActionParseError:
+            return
+        points = [getattr(action, name, None) for action in actions for name in ("point", "start", "end")]
+        for point in (point for point in points if isinstance(point, Point)):
+            self._is_open = self._is_open and max(point) <= 1000
+            self._positions += 1
+            self._log_chance += math.log(1000 / image.width)
+        if self._is_open and self._log_chance < math.log(CHANCE):
+            self._is_open = False
+            logger.warning(
+                "none of the first %d positions is above 1000, in screenshots of %dx%d pixels: the model seems to "
+                "write thousandths, but gui_agent.model_family=%s reads pixels, so clicks miss; name the model's own "
+                "family, such as --agent model_family=qwen3_vl or ui_tars_10",
+                *(self._positions, *image, self._name),
+            )

@@ -35,7 +35,14 @@ from arpo_verl.errors import ConfigError, EndpointError, RequestError
 from arpo_verl.lib.config import require
 from arpo_verl.lib.images import LazyImage
 from arpo_verl.records.json_files import parse_json
-from arpo_verl.tools.evaluation.answers import NO_FILTER, TURN_TOKENS, PromptGrowth, ServerReply, read_answer
+from arpo_verl.tools.evaluation.answers import (
+    NO_FILTER,
+    TURN_TOKENS,
+    CoordinateRange,
+    PromptGrowth,
+    ServerReply,
+    read_answer,
+)
 from arpo_verl.tools.evaluation.policy import Sampling, reply_seed
 from arpo_verl.tools.evaluation.results import Trial
 from arpo_verl.types import Size, StopReason, Task
@@ -207,6 +214,7 @@ class EndpointPolicy:
     """Most tokens of a sequence; None takes the server's number."""
     identity: Mapping[str, Any] | None = None
     """What identifies the model, if the server's address and name do not."""
+    _positions: dict[str, CoordinateRange] = field(default_factory=dict, init=False)
 
     @property
     def most_tokens(self) -> int | None:
@@ -219,7 +227,8 @@ class EndpointPolicy:
 
     def conversation(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> Conversation:
         """See `Policy`."""
-        return _EndpointConversation(_Replies(self, config, sampling, trial))
+        positions = self._positions.setdefault(config.model_family, CoordinateRange(config.model_family))
+        return _EndpointConversation(_Replies(self, config, sampling, trial), positions)
 
     def chat(self, config: GuiAgentConfig, sampling: Sampling, trial: Trial) -> PolicyChat:
         """See `Policy`."""
@@ -292,8 +301,9 @@ class _EndpointConversation:
 
     rows: tuple[EpisodeSequence, ...] = ()
 
-    def __init__(self, replies: _Replies):
+    def __init__(self, replies: _Replies, positions: CoordinateRange):
         self._replies = replies
+        self._positions = positions
         self._config = replies.config
         self._geometry = replies.policy.geometry
         self._growth = PromptGrowth(replies.policy.geometry)
@@ -329,7 +339,9 @@ class _EndpointConversation:
         self._growth.check(reply.prompt_tokens, reply.reply_tokens, self._screens, self._first)
         self._said.append(reply.text)
         problem = f"a reply must end within gui_agent.max_reply_tokens={self._config.max_reply_tokens}, got no end"
-        return Written(re.sub(_MARKS, "", reply.text), problem if reply.is_cut else None, self._first)
+        text = re.sub(_MARKS, "", reply.text)
+        self._positions.see(text, self.image_size(self._screens[-1]))
+        return Written(text, problem if reply.is_cut else None, self._first)
 
     def show(self, screen: Size) -> StopReason | None:
         """Append a screenshot if it and a whole reply still fit into the context, as far as that is known. If the row
