@@ -94,13 +94,19 @@ def check_filled(config: DictConfig, recipe: Path, overrides: Sequence[str]) -> 
         ConfigError: lists these options.
     """
     given = {text.lstrip("+").partition("=")[0] for text in overrides}
-    refused = OmegaConf.missing_keys(config) | {name for name in _NEEDED if not is_given(config, name)}
     problems = Problems()
     for name, value in _leaves(yaml.safe_load(recipe.read_text(encoding="utf-8"))):
-        if value == "???" and name not in given and name not in refused:
+        if value == "???" and name not in given and not _is_refused_elsewhere(config, name):
             what = f"{recipe.name} has no value for {name} (???). Write it there, or add {name}=VALUE."
             problems.errors.append(ConfigError(what))
     problems.raise_all()
+
+
+def _is_refused_elsewhere(config: DictConfig, name: str) -> bool:
+    parent, _, key = name.rpartition(".")
+    section = OmegaConf.select(config, parent)
+    is_missing = isinstance(section, DictConfig) and OmegaConf.is_missing(section, key)
+    return is_missing or (name in _NEEDED and not is_given(config, name))
 
 
 def check_by_verl(config: DictConfig) -> None:
