@@ -14,6 +14,8 @@ from typing import Any, Literal, NamedTuple
 
 from arpo_verl.errors import EvaluatorError
 
+REWARD_PROGRAM = "reward_program"
+"""The name of a bundle's metric and of its getter; the getter's `program` is the source."""
 _LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127
 
 
@@ -41,6 +43,12 @@ def valid_score(value: object) -> float:
     if number is None or not 0 <= number <= 1:
         raise EvaluatorError(f"a metric must return a number from 0 to 1, got {value!r:.200}")
     return number
+
+
+def is_bundle(spec: Mapping[str, Any]) -> bool:
+    """Return whether a task brings its own program as its evaluator."""
+    evaluator = spec.get("evaluator")
+    return isinstance(evaluator, Mapping) and evaluator.get("func") == REWARD_PROGRAM
 
 
 class Size(NamedTuple):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 from typing import Any
 
 from arpo_verl.desktops.base import DesktopEnvironment
 from arpo_verl.desktops.config import FAKE, EnvironmentConfig
 from arpo_verl.desktops.embedded.machine_provider import MachineProvider
-from arpo_verl.errors import ConfigError
-from arpo_verl.lib.config import require
+from arpo_verl.lib.config import load_named, require
 
 EnvironmentFactory = Callable[[EnvironmentConfig, str], DesktopEnvironment]
 
@@ -37,14 +35,8 @@ def environment_factory(config: EnvironmentConfig) -> EnvironmentFactory:
 
 def _load(name: str) -> Any:
     """Import the factory, or the class of machines, that a recipe names."""
-    module_name, _, attribute = name.partition(":")
-    try:
-        named = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(
-            f"environment.provider must name an importable package.module:name, got {name!r}: {error}; "
-            "is the module installed where the workers run (environment.py_executable)?"
-        ) from error
+    hint = "; is it installed where the workers run (environment.py_executable)?"
+    named = load_named("environment.provider", name, "package.module:name", hint)
     require(callable(named), "environment.provider", "a callable's name", name)
     missing = ", ".join(sorted(getattr(named, "__abstractmethods__", ())))
     require(not missing, "environment.provider", f"a class that has {missing}", name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import pkgutil
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache
@@ -131,6 +132,25 @@ def require(condition: bool, name: str, expected: str, got: object, remedy: str 
     """Raise `ConfigError` unless `condition` holds. The message says what was expected, what came and what to do."""
     if not condition:
         raise ConfigError(f"{name} must be {expected}, got {got!r}" + (f"; {remedy}" if remedy else ""))
+
+
+def load_named(option: str, path: str, expected: str, hint: str = "") -> Any:
+    """Import what a recipe names as `package.module:NAME`. You must trust that code.
+
+    Args:
+        expected: what the option must name, for the message.
+        hint: what else the message says.
+
+    Raises:
+        ConfigError: there is no such module or name.
+    """
+    try:
+        return pkgutil.resolve_name(path)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"{option} must name {expected}, got {path!r}, which cannot be imported: {error}"
+            + (hint or "; install it for every Python that trains or plays")
+        ) from error
 
 
 class FieldRule(NamedTuple):

@@ -7,13 +7,12 @@ module on import.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 from PIL import Image
@@ -64,10 +63,10 @@ class GuiAgentLoop(AgentLoopBase):
         """Our loop, or the recipe's harness. `run` makes it and reports errors in the recipe."""
         if self._settings.agent.harness is None:
             return play_episode
-        # By its name: no other run loads the harness, its server and its sandbox.
-        harness = importlib.import_module("arpo_verl.plugin.tool_calls")
-        episodes = harness.harness_episodes(self._settings.agent, self.rollout_config, self.tokenizer)
-        return cast("Callable[..., Awaitable[Episode]]", episodes.play_episode)
+        # Here, since no other run needs the harness, its server and its sandbox.
+        from arpo_verl.plugin.tool_calls import harness_episodes
+
+        return harness_episodes(self._settings.agent, self.rollout_config, self.tokenizer).play_episode
 
     async def run(  # type: ignore[override]  # veRL accepts a list too, as its queue's signature says
         self, sampling_params: dict[str, Any], **kwargs: Any

@@ -14,7 +14,6 @@ import torch
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
-from arpo_verl.agent.models.family import load_family
 from arpo_verl.engines.upstream_patches import TASK_ORDER
 from arpo_verl.errors import ConfigError, TaskError
 from arpo_verl.lib.config import build_config, require
@@ -68,11 +67,13 @@ class TaskDataset(RLHFDataset):
         return len(self.tasks)
 
     def __getitem__(self, item: int) -> dict[str, Any]:
+        from arpo_verl.agent.models.small import FAMILY
+
         task = self.tasks[item]
         index = int(item)
         return {
             # veRL needs this in every row. The agent loop opens the conversation itself, as the model's family does.
-            "raw_prompt": load_family("small").opening(task.instruction, "English", ())[:-1],
+            "raw_prompt": FAMILY.opening(task.instruction, "English", ())[:-1],
             "data_source": DATA_SOURCE,
             "reward_model": {"style": "rule", "ground_truth": task.task_id},
             # As text: TransferQueue would take a nested mapping apart and add missing keys to it.

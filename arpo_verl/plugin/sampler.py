@@ -24,7 +24,6 @@ from arpo_verl.plugin.job_desktops import JobDesktops
 from arpo_verl.plugin.model_inputs import ModelInputs
 from arpo_verl.plugin.padding import MiniBatches
 from arpo_verl.plugin.queue import TRAINING, VALIDATION, Batch
-from arpo_verl.plugin.recipe.options import Recipe
 from arpo_verl.plugin.run_folder import require_same_packages, require_shared
 from arpo_verl.plugin.step_metrics import SCORED_METRICS, StepMetrics, staleness_without
 from arpo_verl.plugin.trainer_state import TrainerState, trainer_state
@@ -233,7 +232,7 @@ class Replayer:
         return batch, sum(len(group.outcomes) for group in groups), metrics
 
     def _check(self, success: StoredTrajectory) -> None:
-        limits = Recipe(self.state.recipe).row_limits(len(self.inputs.tokenizer))
+        limits = self.state.row_limits(len(self.inputs.tokenizer))
         check_replayable(success, limits, self.inputs.check_stored)
 
     def _rebuild(self, candidate: Candidate) -> Iterable[dict[str, Any]]:

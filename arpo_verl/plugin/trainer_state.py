@@ -31,7 +31,7 @@ from arpo_verl.replay.config import ReplayConfig
 from arpo_verl.replay.groups import Group
 from arpo_verl.replay.methods import load_method
 from arpo_verl.replay.methods.base import ReplayMethod
-from arpo_verl.replay.rules import reward_function
+from arpo_verl.replay.rules import RowLimits, reward_function
 from arpo_verl.tasks.frontier import Frontier
 
 logger = logging.getLogger(__name__)
@@ -206,6 +206,16 @@ class TrainerState:
         all have the same `metric` is thrown away and another prompt drawn, unless a replay makes them differ."""
         return plain_section("algorithm.filter_groups", self.recipe.algorithm.get("filter_groups") or {})
 
+    def row_limits(self, vocabulary: int) -> RowLimits:
+        """Return the limits of a row that this run makes and trains on. A harness's first prompt may fill a row."""
+        model = self.recipe.actor_rollout_ref
+        prompt, response = model.rollout.prompt_length, model.rollout.response_length
+        most = [prompt + response, OmegaConf.select(model, "rollout.max_model_len")]
+        for option, split in token_splits(self.recipe).items():
+            most.append((OmegaConf.select(model, option) or 0) * split)  # veRL asserts that a row fits
+        total = min(filter(None, most))
+        return RowLimits(prompt if self.agent.harness is None else total, response, total, vocabulary)
+
     def tell_frontier(self, step: int, groups: Iterable[Group]) -> None:
         """Report outcomes to the frontier as they were played, before any replay, also of groups thrown away.
 
@@ -220,6 +230,35 @@ class TrainerState:
     def _build(self, cls: type[ConfigT], name: str) -> ConfigT:
         section = OmegaConf.select(self.recipe, name)
         return build_config(cls, name, None if section is None else plain_section(name, section))
+
+
+def token_splits(config: DictConfig) -> dict[str, int]:
+    """Return the options in `actor_rollout_ref` that limit the tokens of a GPU, each with the number of GPUs that split
+    a sequence. Only dynamic batches read them."""
+    if not OmegaConf.select(config, "actor_rollout_ref.actor.use_dynamic_bsz"):
+        return {}
+    splits = dict.fromkeys(("actor.ppo", "rollout.log_prob"), sequence_parallel_size(config))
+    splits |= {"ref.log_prob": sequence_parallel_size(config, "ref")} if has_reference(config) else {}
+    return {f"{name}_max_token_len_per_gpu": split for name, split in splits.items()}
+
+
+def sequence_parallel_size(config: DictConfig, role: str = "actor") -> int:
+    """Return how many GPUs a sequence is split over (Ulysses). Of veRL's two options the older wins if it is set.
+
+    Args:
+        role: `actor`, or `ref` for the reference model.
+    """
+    section = config.actor_rollout_ref[role]
+    older, newer = section.ulysses_sequence_parallel_size, section.fsdp_config.ulysses_sequence_parallel_size
+    return int(older if (older or 1) > 1 else newer or 1)
+
+
+def has_reference(config: DictConfig) -> bool:
+    """Return whether a KL term needs a reference model. With LoRA it is the policy without its adapter."""
+    model = config.actor_rollout_ref.model
+    has_adapter = model.get("lora_rank", 0) > 0 or (model.get("lora") or {}).get("rank", 0) > 0
+    has_term = config.algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss
+    return bool(has_term and not has_adapter and model.get("lora_adapter_path") is None)
 
 
 _latest = TrainerState(OmegaConf.create())

@@ -10,8 +10,13 @@ from arpo_verl.lib.config import FieldRule, check_fields, number, one_of, requir
 
 STANDARD_DEVIATIONS = ("population", "sample")
 SAMPLERS = {"ReplaySampler": ("sync",), "ReplaySamplerAsync": ("colocate_async", "separate_async")}
-_CLASSES = {"arpo": "Arpo", "fresh": "Fresh", "rlep": "Rlep", "spear": "Spear", "exgrpo": "ExGrpo"}
-METHODS = {name: f"arpo_verl.replay.methods.{name}:{cls}" for name, cls in _CLASSES.items()}
+METHODS = {
+    "arpo": "arpo_verl.replay.methods.arpo:Arpo",
+    "fresh": "arpo_verl.replay.methods.fresh:Fresh",
+    "rlep": "arpo_verl.replay.methods.rlep:Rlep",
+    "spear": "arpo_verl.replay.methods.spear:Spear",
+    "exgrpo": "arpo_verl.replay.methods.exgrpo:ExGrpo",
+}
 """Where each method is."""
 FALLBACK, REFUSE, EMPTY = ON_BAD_STORE = ("fallback", "refuse", "empty")
 

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
+from importlib.resources import files
 from pathlib import Path
 
-from arpo_verl.desktops.osworld import bundles
 from arpo_verl.tasks.signatures import LIST, NUMBER, TEXT, Use, use_of, use_of_call
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,8 @@ def installed_catalogue() -> Catalogue | None:
         logger.info("desktop-env is not installed here, so steps, getters and metrics are not checked")
         return None
     root = Path(spec.origin).parent
-    methods = _functions(root / "controllers" / "setup.py") | _functions(Path(bundles.__file__))
+    bundles = Path(str(files("arpo_verl.desktops.osworld")), "bundles.py")
+    methods = _functions(root / "controllers" / "setup.py") | _functions(bundles)
     methods["_command_setup"] = methods["_execute_setup"]  # which is all that it calls
     getters, metrics = _imported(root / "evaluators" / "getters"), _imported(root / "evaluators" / "metrics")
     return Catalogue(

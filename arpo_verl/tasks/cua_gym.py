@@ -22,9 +22,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from arpo_verl.desktops.osworld.bundles import REWARD_PROGRAM
 from arpo_verl.errors import TaskError
 from arpo_verl.lib.untrusted import parse_json, read_regular
+from arpo_verl.types import REWARD_PROGRAM
 
 FIRST_PORT = 8100
 MAX_FILE_BYTES = 16 << 20

@@ -9,10 +9,10 @@ from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from arpo_verl.desktops.osworld.bundles import REWARD_PROGRAM
 from arpo_verl.lib.config import did_you_mean
 from arpo_verl.tasks.catalogue import Catalogue, Uses
 from arpo_verl.tasks.signatures import KINDS, LIST, NUMBER, OBJECT, TEXT, Use
+from arpo_verl.types import REWARD_PROGRAM
 
 INFEASIBLE = "infeasible"
 

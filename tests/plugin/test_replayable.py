@@ -7,8 +7,8 @@ from support.pictures import screenshot
 
 from arpo_verl.errors import ReplayError
 from arpo_verl.plugin.model_inputs import ModelInputs
-from arpo_verl.plugin.recipe.options import Recipe
 from arpo_verl.plugin.rows import replay_tag
+from arpo_verl.plugin.trainer_state import TrainerState
 from arpo_verl.replay.rules import RowLimits, check_replayable
 from arpo_verl.replay.trajectory import StoredTrajectory
 
@@ -98,7 +98,7 @@ REFERENCE = ["algorithm.use_kl_in_reward=true", "actor_rollout_ref.ref.log_prob_
     ],
 )
 def test_the_limits_are_those_of_the_recipe(compose, options, limits):
-    assert Recipe(compose(*LENGTHS, *options)).row_limits(7) == (*limits, 7)
+    assert TrainerState(compose(*LENGTHS, *options)).row_limits(7) == (*limits, 7)
 
 
 def with_images_in_one_place(success):

@@ -225,7 +225,7 @@ def test_metrics_count_what_stands_beside_a_group():
 @pytest.mark.parametrize(
     ("method", "options", "words"),
     [
-        ("rlap", {}, "replay.method must be one of arpo, fresh, rlep, spear, exgrpo, or the import path"),
+        ("rlap", {}, "replay.method must name one of arpo, fresh, rlep, spear, exgrpo, or a class"),
         ("arpo_verl.errors:ArpoError", {}, "a subclass of arpo_verl.replay.methods.base.ReplayMethod"),
         ("absent_module:Method", {}, "No module named 'absent_module'"),
         ("fresh", {"tau": 0}, "replay.method_options.tau must be more than 0 training steps, got 0"),

@@ -8,13 +8,13 @@ import pytest
 from support.cua_gym_bundle import REWARD, TASK_ID, write_bundle
 
 from arpo_verl.desktops.config import EnvironmentConfig
-from arpo_verl.desktops.osworld.bundles import is_bundle
 from arpo_verl.errors import TaskError
 from arpo_verl.tasks import load_tasks
 from arpo_verl.tasks.cua_gym import load
 from arpo_verl.tasks.validation import explain_task
 from arpo_verl.tools.cli.by_hand import find_task
 from arpo_verl.tools.evaluation.midway import why_not_midway
+from arpo_verl.types import is_bundle
 
 EMBEDDED = EnvironmentConfig()
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import shlex
 import tempfile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from arpo_verl.agent.harness.client import HarnessClient
 from arpo_verl.agent.harness.command import CommandEnd, run_command
@@ -16,6 +15,7 @@ from arpo_verl.agent.harness.played_desktop import PlayedDesktop
 from arpo_verl.agent.harness.server import shared_server
 from arpo_verl.agent.rollout.config import GuiAgentConfig
 from arpo_verl.errors import ConfigError, HarnessError
+from arpo_verl.lib.config import load_named
 from arpo_verl.types import Fail, StopReason, Task
 
 INFEASIBLE, MALFORMED = 3, 65
@@ -48,14 +48,7 @@ def load_program(config: GuiAgentConfig) -> Program:
 
 
 def _function(name: str) -> Program:
-    module, _, attribute = name.partition(":")
-    try:
-        function: Any = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"gui_agent.harness must name an importable package.module:function, got {name!r}: {error}; install it for "
-            "every Python that plays"
-        ) from error
+    function = load_named("gui_agent.harness", name, "a command, or package.module:function")
     if not inspect.iscoroutinefunction(function if inspect.isroutine(function) else type(function).__call__):
         raise ConfigError(f"gui_agent.harness must name an async function, got {name!r}, a {type(function).__name__}")
     program: Program = function

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,13 +12,23 @@ from arpo_verl.agent.actions.checks import check_action
 from arpo_verl.agent.actions.reply import Reply
 from arpo_verl.agent.models.messages import reply_message, screenshot_message
 from arpo_verl.errors import ConfigError
-from arpo_verl.lib.config import did_you_mean
+from arpo_verl.lib.config import did_you_mean, load_named, require
 from arpo_verl.lib.untrusted import parse_json, printable, read_regular
 from arpo_verl.types import Size
 
 FULL, WINDOW, SEGMENTS = CONTEXTS = ("full", "window", "segments")
-SHIPPED = ("ui_tars_15", "ui_tars_10", "ui_tars_2", "qwen25_vl", "qwen3_vl", "qwen35", "gui_owl", "small")
-"""The shipped families; the module of this package with the same name makes each."""
+_FAMILIES = {
+    "ui_tars_15": "arpo_verl.agent.models.ui_tars_15:FAMILY",
+    "ui_tars_10": "arpo_verl.agent.models.ui_tars_10:FAMILY",
+    "ui_tars_2": "arpo_verl.agent.models.ui_tars_2:FAMILY",
+    "qwen25_vl": "arpo_verl.agent.models.qwen25_vl:FAMILY",
+    "qwen3_vl": "arpo_verl.agent.models.qwen3_vl:FAMILY",
+    "qwen35": "arpo_verl.agent.models.qwen35:FAMILY",
+    "gui_owl": "arpo_verl.agent.models.gui_owl:FAMILY",
+    "small": "arpo_verl.agent.models.small:FAMILY",
+}
+SHIPPED = tuple(_FAMILIES)
+"""The names of the shipped families."""
 
 Messages = list[dict[str, Any]]
 
@@ -107,21 +116,9 @@ def load_family(name: str) -> ModelFamily:
     Raises:
         ConfigError: there is no such family.
     """
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        if name not in SHIPPED:
-            raise ConfigError(
-                f"gui_agent.model_family must be one of {', '.join(SHIPPED)} or package.module:NAME, got {name!r}"
-                + did_you_mean(name, SHIPPED)
-            )
-        module, attribute = f"{__package__}.{name}", "FAMILY"
-    try:
-        family = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"gui_agent.model_family={name} cannot be imported: {error}; install that package for every Python that "
-            "trains or plays"
-        ) from error
+    is_known, expected = name in SHIPPED or ":" in name, f"one of {', '.join(SHIPPED)} or package.module:NAME"
+    require(is_known, "gui_agent.model_family", expected, name, did_you_mean(name, SHIPPED).removeprefix("; "))
+    family = load_named("gui_agent.model_family", _FAMILIES.get(name, name), "package.module:NAME")
     if not isinstance(family, ModelFamily):
         raise ConfigError(f"gui_agent.model_family must name a ModelFamily, got {name!r}, of {type(family).__name__}")
     return family

@@ -20,14 +20,11 @@ from arpo_verl.desktops.embedded.web_apps import WebApp
 from arpo_verl.desktops.osworld.absent_results import AbsentResultError
 from arpo_verl.desktops.osworld.guest_http import ask
 from arpo_verl.errors import DesktopBootError, DesktopLostError, DesktopSetupError, EvaluatorError
-from arpo_verl.types import Evaluation, MetricCall
+from arpo_verl.types import REWARD_PROGRAM, Evaluation, MetricCall
 
 if TYPE_CHECKING:
     from arpo_verl.desktops.osworld.client import Client
 
-REWARD_PROGRAM = "reward_program"
-"""The name of the metric and of its getter; the getter's `program` is the source."""
-STEPS = ("web_apps", "bundle_files", "bundle_command", "bundle_end")
 PROGRAM_TIMEOUT_S = 180.0
 """The time-out of a set-up or reward program, as in CUA-Gym's own runner."""
 MAX_SAID = 2000
@@ -35,12 +32,6 @@ MAX_SAID = 2000
 FULL = 1.0 - 1e-6
 """A reward from here on is a success: programs add up shares such as 0.1."""
 _REWARD = re.compile(r"^[ \t]*REWARD:[ \t]*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)", re.MULTILINE)
-
-
-def is_bundle(spec: Mapping[str, Any]) -> bool:
-    """Return whether a task brings its own program as its evaluator."""
-    evaluator = spec.get("evaluator")
-    return isinstance(evaluator, Mapping) and evaluator.get("func") == REWARD_PROGRAM
 
 
 class BundleSteps:

@@ -21,13 +21,14 @@ import requests
 from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.desktops.embedded.machine_provider import MachineProvider
 from arpo_verl.desktops.osworld.absent_results import Absence, AbsentResultError, score_absent_results
-from arpo_verl.desktops.osworld.bundles import BundleSteps, is_bundle
+from arpo_verl.desktops.osworld.bundles import BundleSteps
 from arpo_verl.desktops.osworld.calls import count_calls, counted, log
 from arpo_verl.desktops.osworld.guest_http import GuestHttp, ask, told_by_guest, unanswered
 from arpo_verl.desktops.osworld.lean_imports import deferred_imports
 from arpo_verl.desktops.osworld.pages import failed_calls, note_pages, noted_playwright
 from arpo_verl.desktops.osworld.provider_patches import adapt_module, adapt_provider
 from arpo_verl.errors import DesktopBootError, DesktopSetupError, MissingDependencyError
+from arpo_verl.types import is_bundle
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from arpo_verl.agent.actions.pyautogui import to_code
 from arpo_verl.desktops.base import DesktopEnvironment
 from arpo_verl.desktops.config import EMBEDDED, EnvironmentConfig, read_password
 from arpo_verl.desktops.embedded.machine_provider import MachineProvider
-from arpo_verl.desktops.osworld.bundles import evaluate_bundle, is_bundle
+from arpo_verl.desktops.osworld.bundles import evaluate_bundle
 from arpo_verl.desktops.osworld.calls import log
 from arpo_verl.desktops.osworld.first_look import BLACK_S, is_black, is_locked, keep_awake
 from arpo_verl.desktops.osworld.guest_http import pass_on, told_by_guest
@@ -60,6 +60,7 @@ from arpo_verl.types import (
     Task,
     TypeText,
     Wait,
+    is_bundle,
 )
 
 if TYPE_CHECKING:

@@ -31,15 +31,9 @@ from arpo_verl.engines.footprint import (
     training_state_bytes,
 )
 from arpo_verl.lib.untrusted import MOST_JSON_BYTES, parse_json, read_text
-from arpo_verl.plugin.recipe.options import (
-    has_reference,
-    longest_instruction,
-    sequence_parallel_size,
-    tasks_of,
-    training_steps,
-)
+from arpo_verl.plugin.recipe.options import longest_instruction, tasks_of, training_steps
 from arpo_verl.plugin.settings import plain_section
-from arpo_verl.plugin.trainer_state import TrainerState
+from arpo_verl.plugin.trainer_state import TrainerState, has_reference, sequence_parallel_size
 
 # Assumed if this machine has no GPU: the smallest that trains a 7B policy with histories of 64K tokens.
 ASSUMED_GPU_BYTES = 80 * GB

@@ -10,7 +10,6 @@ from omegaconf import DictConfig, OmegaConf
 from arpo_verl.agent.models.family import FULL, load_family
 from arpo_verl.errors import ArpoError
 from arpo_verl.plugin.settings import task_selection
-from arpo_verl.replay.rules import RowLimits
 from arpo_verl.tasks.selection import load_selected_tasks
 from arpo_verl.types import Task
 
@@ -43,27 +42,9 @@ class Recipe:
         return int(math.prod(self[size] or 1 for size in sizes))
 
     @property
-    def splits(self) -> dict[str, int]:
-        """Options that limit the tokens of a GPU -> the GPUs that split a sequence. Only dynamic batches read them."""
-        if not self["actor.use_dynamic_bsz"]:
-            return {}
-        splits = dict.fromkeys(("actor.ppo", "rollout.log_prob"), sequence_parallel_size(self.config))
-        splits |= {"ref.log_prob": sequence_parallel_size(self.config, "ref")} if has_reference(self.config) else {}
-        return {f"{name}_max_token_len_per_gpu": split for name, split in splits.items()}
-
-    @property
     def longest(self) -> int:
         """Tokens of the longest sequence that the recipe allows."""
         return int(self["data.max_prompt_length"] + self["data.max_response_length"])
-
-    def row_limits(self, vocabulary: int) -> RowLimits:
-        """Return the limits of a row that this run makes and trains on. A harness's first prompt may fill a row."""
-        prompt, response = self["rollout.prompt_length"], self["rollout.response_length"]
-        most = [prompt + response, self["rollout.max_model_len"]]
-        most += [(self[option] or 0) * split for option, split in self.splits.items()]  # veRL asserts that a row fits
-        total = min(filter(None, most))
-        has_harness = self["gui_agent.harness"] is not None
-        return RowLimits(total if has_harness else prompt, response, total, vocabulary)
 
     @property
     def has_critic(self) -> bool:
@@ -78,25 +59,6 @@ class Recipe:
             return True
         usual = load_family(str(self["gui_agent.model_family"] or "ui_tars_15")).context
         return bool((self["gui_agent.context"] or usual) != FULL)
-
-
-def sequence_parallel_size(config: DictConfig, role: str = "actor") -> int:
-    """Return how many GPUs a sequence is split over (Ulysses). Of veRL's two options the older wins if it is set.
-
-    Args:
-        role: `actor`, or `ref` for the reference model.
-    """
-    section = config.actor_rollout_ref[role]
-    older, newer = section.ulysses_sequence_parallel_size, section.fsdp_config.ulysses_sequence_parallel_size
-    return int(older if (older or 1) > 1 else newer or 1)
-
-
-def has_reference(config: DictConfig) -> bool:
-    """Return whether a KL term needs a reference model. With LoRA it is the policy without its adapter."""
-    model = config.actor_rollout_ref.model
-    has_adapter = model.get("lora_rank", 0) > 0 or (model.get("lora") or {}).get("rank", 0) > 0
-    has_term = config.algorithm.use_kl_in_reward or config.actor_rollout_ref.actor.use_kl_loss
-    return bool(has_term and not has_adapter and model.get("lora_adapter_path") is None)
 
 
 def longest_instruction(config: DictConfig) -> str:

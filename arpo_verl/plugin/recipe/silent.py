@@ -15,6 +15,7 @@ from typing import Any
 
 from arpo_verl.lib.config import Checks, require
 from arpo_verl.plugin.recipe.options import Recipe, full_name, num_training_rows, steps_of_epochs
+from arpo_verl.plugin.trainer_state import token_splits
 from arpo_verl.replay.config import SAMPLERS
 from arpo_verl.tasks.selection import FRONTIER
 from arpo_verl.versions import OWN_CACHES, installed_version, is_older
@@ -280,7 +281,7 @@ def _rows(recipe: Recipe) -> Refusals:
 def _lengths(recipe: Recipe) -> Refusals:
     """Check what would end or cut a long episode, perhaps after hours."""
     # utils/seqlen_balancing.py | assert max_token_len >= max_seq_len
-    for option, split in recipe.splits.items():
+    for option, split in token_splits(recipe.config).items():
         if (recipe[option] or 0) * split < recipe.longest:
             reason = f"at least {math.ceil(recipe.longest / split)}: with dynamic batches a longer episode ends the run"
             yield option, reason, "raise it, or lower data.max_response_length"

@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 
-from arpo_verl.errors import ConfigError
-from arpo_verl.lib.config import build_config, did_you_mean, require
+from arpo_verl.lib.config import build_config, did_you_mean, load_named, require
 from arpo_verl.replay.config import METHODS, ReplayConfig
 from arpo_verl.replay.methods.base import ReplayMethod
 
@@ -43,15 +41,9 @@ def load_method(config: ReplayConfig) -> ReplayMethod:
     Raises:
         ConfigError: there is no such method, or an option of it is wrong.
     """
-    module, _, name = METHODS.get(config.method, config.method).partition(":")
-    try:
-        cls = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"replay.method must be one of {', '.join(METHODS)}, or the import path of a class such as "
-            f"my_module:MyMethod, got {config.method!r}, which cannot be imported: {error}"
-            f"{did_you_mean(config.method, METHODS)}"
-        ) from error
+    expected = f"one of {', '.join(METHODS)}, or a class such as my_module:MyMethod"
+    path, hint = METHODS.get(config.method, config.method), did_you_mean(config.method, METHODS)
+    cls = load_named("replay.method", path, expected, hint)
     is_method = isinstance(cls, type) and issubclass(cls, ReplayMethod)
     require(is_method, "replay.method", "a subclass of arpo_verl.replay.methods.base.ReplayMethod", config.method)
     options = config.method_options

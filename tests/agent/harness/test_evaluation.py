@@ -101,7 +101,7 @@ def test_other_harnesses_share_no_folder_and_one_that_is_none_leaves_none(tmp_pa
     for what, other in others.items():
         with pytest.raises(ConfigError, match=what):
             play(tmp_path / "e", Speaking(policy), tasks=TASKS[:1], runs=1, agent=other)
-    with pytest.raises(ConfigError, match="importable"):
+    with pytest.raises(ConfigError, match="cannot be imported"):
         play(tmp_path / "none", Speaking(policy), agent={"harness": "nowhere:none"})
     assert not (tmp_path / "none").exists()
 

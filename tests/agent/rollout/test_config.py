@@ -20,10 +20,7 @@ from arpo_verl.lib.config import build_config
         ({"max_reply_tokens": -1}, "gui_agent.max_reply_tokens"),
         ({"model_family": "long"}, f"one of {', '.join(SHIPPED)} or package.module:NAME, got 'long'"),
         ({"model_family": "qwen3vl"}, "did you mean qwen3_vl?"),
-        (
-            {"model_family": "no.such:FAMILY"},
-            "gui_agent.model_family=no.such:FAMILY cannot be imported: No module",
-        ),
+        ({"model_family": "no.such:FAMILY"}, "got 'no.such:FAMILY', which cannot be imported: No module"),
         ({"model_family": "arpo_verl.types:Size"}, "must name a ModelFamily, got 'arpo_verl.types:Size', of type"),
         ({"language": ""}, "gui_agent.language"),
         (
@@ -53,8 +50,8 @@ def test_a_bad_value_is_refused_with_what_to_do(values, reason):
 @pytest.mark.parametrize(
     ("harness", "why"),
     [
-        ("no_such_module:play", "importable package.module:function"),
-        ("arpo_verl.types", "importable package.module:function"),
+        ("no_such_module:play", "package.module:function, got 'no_such_module:play', which cannot be imported"),
+        ("arpo_verl.types", "async function"),
         ("arpo_verl.agent.harness.loading:load_program", "async function"),
         ("arpo_verl.types:Task", "async function"),
     ],
