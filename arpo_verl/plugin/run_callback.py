@@ -18,7 +18,14 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from arpo_verl.engines.footprint import Footprint
-from arpo_verl.errors import ArpoError
+from arpo_verl.errors import (
+    ArpoError,
+    ConfigError,
+    MissingDependencyError,
+    PatchLostError,
+    ReplayError,
+    TaskError,
+)
 from arpo_verl.lib.files import explain_refusal
 from arpo_verl.lib.own_ray import settle_ray_token, start_ray
 from arpo_verl.lib.untrusted import printable_lines
@@ -44,6 +51,9 @@ POLL_S = 0.5
 """Seconds between two looks for a new step."""
 ENDING_S = 30
 """Seconds that this process has to end after an error: on a busy machine it hung in its last clean-up for minutes."""
+
+_LASTING = (ConfigError, MissingDependencyError, PatchLostError, ReplayError, TaskError)
+"""Errors that another start would meet again."""
 
 
 class RunCallback(Callback):
@@ -148,17 +158,21 @@ class PrintedSteps:
 
 
 def print_fault(run_dir: Path, earlier: int, error: object) -> None:
-    """Print why the run ended, if a process of it died; note it if nobody has: the trainer's own death, or one that
-    the trainer met before `RunWatch` did.
+    """Print why the run ended, if the next start must know it; note it if `RunWatch` has not: the trainer's own death,
+    or an error of ours that another start would meet again.
 
     Args:
         earlier: number of faults of the run's earlier starts.
         error: what veRL's `main` raised.
     """
-    causes = (error, getattr(error, "cause", None))
-    death = next((cause for cause in causes if isinstance(cause, ray.exceptions.RayActorError)), None)
-    if death is not None and len(read_faults(run_dir)) == earlier:
-        note_fault(run_dir, f"A process of the run died. Ray says: {in_words(death)} {GO_ON}")
+    for cause in (getattr(error, "cause", None), error) if len(read_faults(run_dir)) == earlier else ():
+        if isinstance(cause, ray.exceptions.RayActorError):
+            note_fault(run_dir, f"A process of the run died. Ray says: {in_words(cause)} {GO_ON}")
+        elif isinstance(cause, _LASTING):
+            note_fault(run_dir, in_words(cause), lasts=True)
+        else:
+            continue
+        break
     for fault in read_faults(run_dir)[earlier:][-1:]:
         print(f"the run ended: {fault.sentence}", flush=True)
 

@@ -9,6 +9,7 @@ resumes from the last checkpoint.
 The thread asks no process whether it lives, so a busy one never counts as dead. It reads the actor table of Ray's head
 (2.60: `ray/_private/state.py: actors`), which takes a millisecond. There it finds the actors that this process started:
 engines, rollout and training workers, the queue, the pool. The pool's own actors host desktops, and it replaces them.
+If the head itself dies, Ray ends all of the run's processes after a minute (`gcs_rpc_server_reconnect_timeout_s`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -33,21 +33,12 @@ logger = logging.getLogger(__name__)
 RUN_DIR_VARIABLE = "ARPO_VERL_RUN_DIR"
 """Environment variable of a run's processes with the run's folder; `RunCallback` sets it."""
 POLL_S = 5.0
-REFUSALS = 3
-"""Looks in a row at which nothing listens at the head's port, after which the head counts as gone."""
 GO_ON = "A new start resumes from the last checkpoint."
-_CONNECT_S, NOTE_S = 5.0, 10.0
+NOTE_S = 10.0
 _CHARACTERS = 400
 """Most characters of an error in a message."""
 _INTENDED = ("RAY_KILL", "OUT_OF_SCOPE", "REF_DELETED", "OWNER_DIED")
 """Ray's reasons for ends that somebody asked for, as when veRL closes its queue."""
-_PARTS = {
-    "GuiAgentLoopWorker": "rollout worker",
-    "PoolActor": "desktop pool",
-    "SimpleStorageUnit": "storage of veRL's queue",
-    "TransferQueueController": "controller of veRL's queue",
-    "WorkerDict": "training worker",
-}
 
 
 class Lasting(str):
@@ -59,15 +50,12 @@ class RunWatch:
 
     Args:
         stall_timeout_s: seconds without a call of `moved` after which the run counts as stalled.
-        end: ends the run, with a sentence that says why.
     """
 
-    def __init__(self, stall_timeout_s: float, end: Callable[[str], None] | None = None) -> None:
-        self._stall_timeout_s, self._end = stall_timeout_s, end or end_process
-        self._moved_at = time.monotonic()
-        self._refusals = 0
+    def __init__(self, stall_timeout_s: float) -> None:
+        self._stall_timeout_s, self._moved_at = stall_timeout_s, time.monotonic()
         self._has_started = False
-        self.checks: list[Callable[[], str]] = [self._find_dead, self._find_stall]
+        self.checks: list[Callable[[], str]] = [_find_dead, self._find_stall]
         """Each returns why the run cannot go on, or ''."""
 
     def start(self) -> None:
@@ -82,10 +70,6 @@ class RunWatch:
 
     def find(self) -> str:
         """Return why the run cannot go on, or ''."""
-        # While the head does not answer, no check can ask it: the question would block.
-        self._refusals = 0 if _listens(ray.get_runtime_context().gcs_address) else self._refusals + 1
-        if self._refusals:
-            return _HEAD_GONE if self._refusals >= REFUSALS else ""
         for check in self.checks:
             try:
                 if sentence := check():
@@ -95,22 +79,9 @@ class RunWatch:
         return ""
 
     def _watch(self) -> None:
-        while True:
+        while not (sentence := self.find()):
             time.sleep(POLL_S)
-            try:
-                sentence = self.find()
-            except Exception:  # Ray is just ending
-                logger.warning("could not look whether the run's processes live", exc_info=True)
-                continue
-            if sentence:
-                self._end(sentence)
-
-    def _find_dead(self) -> str:
-        context = ray.get_runtime_context()
-        me = actors(context.get_actor_id())["Address"]
-        dead = actors(job_id=ray.JobID.from_hex(context.get_job_id()), actor_state_name="DEAD")
-        crashed = [actor for actor in dead.values() if actor["OwnerAddress"] == me and _has_crashed(actor)]
-        return _describe(crashed[0]) if crashed else ""
+        end_process(sentence)
 
     def _find_stall(self) -> str:
         if time.monotonic() - self._moved_at < self._stall_timeout_s:
@@ -123,7 +94,7 @@ class RunWatch:
 
 
 def end_process(sentence: str) -> None:
-    """Note why the run ends, print it, and end this process at once. Ray then ends the run."""
+    """Print why the run ends, note it in the run's folder, and end this process at once. Ray then ends the run."""
     print(f"arpo_verl: the run ends: {sentence}", flush=True)
     writer = threading.Thread(target=_note, args=(sentence,), daemon=True)
     writer.start()
@@ -133,10 +104,7 @@ def end_process(sentence: str) -> None:
 
 def _note(sentence: str) -> None:
     if RUN_DIR_VARIABLE in os.environ:
-        try:
-            note_fault(Path(os.environ[RUN_DIR_VARIABLE]), sentence, isinstance(sentence, Lasting))
-        except OSError as error:
-            print(f"arpo_verl: could not note it in the run's folder: {error}", flush=True)
+        note_fault(Path(os.environ[RUN_DIR_VARIABLE]), sentence, isinstance(sentence, Lasting))
 
 
 def in_words(error: object) -> str:
@@ -148,19 +116,12 @@ def in_words(error: object) -> str:
     return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS // 2]} ... {text[-_CHARACTERS // 2 :]}"
 
 
-_HEAD_GONE = (
-    "Ray's head process (gcs_server) has ended, and no Ray runs without it. If it happens again, check whether the "
-    f"head's machine runs out of memory. {GO_ON}"
-)
-
-
-def _listens(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
-    except OSError:
-        return False
-    return True
+def _find_dead() -> str:
+    context = ray.get_runtime_context()
+    me = actors(context.get_actor_id())["Address"]
+    dead = actors(job_id=ray.JobID.from_hex(context.get_job_id()), actor_state_name="DEAD")
+    crashed = [actor for actor in dead.values() if actor["OwnerAddress"] == me and _has_crashed(actor)]
+    return _describe(crashed[0]) if crashed else ""
 
 
 def _has_crashed(actor: dict[str, Any]) -> bool:
@@ -170,14 +131,11 @@ def _has_crashed(actor: dict[str, Any]) -> bool:
 
 
 def _describe(actor: dict[str, Any]) -> str:
-    kind = actor["ActorClassName"]
-    part = _PARTS.get(kind, "rollout engine" if kind.endswith("Server") else "process")
-    cause = actor["DeathCause"]
+    cause, node, pid = actor["DeathCause"], actor["Address"]["IPAddress"], actor["Pid"]
     context = getattr(cause, cause.WhichOneof("context") or "actor_died_error_context")
     words = getattr(context, "error_message", "") or getattr(context, "formatted_exception_string", "")
-    node, pid = actor["Address"]["IPAddress"], actor["Pid"]
     return (
-        f"A {part} died: {actor['Name'] or kind}, process {pid} on node {node}. Ray says: {in_words(words)} Look at "
-        f"worker-*-{pid}.err in Ray's folder on that node (by default /tmp/ray/session_latest/logs) and `dmesg` for "
-        f"processes that were killed because memory ran out. {GO_ON}"
+        f"{actor['Name'] or 'A process'} died ({actor['ActorClassName']}, process {pid} on node {node}). Ray says: "
+        f"{in_words(words)} Look at worker-*-{pid}.err in Ray's folder on that node (by default /tmp/ray/session_latest"
+        f"/logs) and `dmesg` for processes that were killed because memory ran out. {GO_ON}"
     )

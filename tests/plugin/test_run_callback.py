@@ -18,6 +18,7 @@ from support import ROOT
 from support.composed import compose_in, compose_recipe
 from support.run_holder import start_holder
 
+from arpo_verl.errors import ConfigError
 from arpo_verl.lib.files import check_place
 from arpo_verl.lib.own_ray import RAY_AUTH, settle_ray_token, start_ray
 from arpo_verl.plugin import run_callback
@@ -207,27 +208,29 @@ def test_a_trainer_that_failed_says_so_and_ends_even_if_its_clean_up_hangs():
 DEATH = "A process of the run died. Ray says: ActorDiedError: "
 
 
+OURS = ConfigError("no desktop can be made")
+
+
 @pytest.mark.parametrize(
-    ("error", "noted", "printed"),
+    ("error", "noted", "printed", "lasts"),
     [
-        (ActorDiedError(), [], DEATH),
-        (
-            RayTaskError("run", "traceback", ActorDiedError()),
-            [],
-            DEATH,
-        ),
-        (ActorDiedError(), ["the queue died"], "the queue died"),
-        (ValueError("of veRL"), ["the queue died"], "the queue died"),
-        (ValueError("of veRL"), [], ""),
+        (ActorDiedError(), [], DEATH, False),
+        (RayTaskError("run", "traceback", ActorDiedError()), [], DEATH, False),
+        (ActorDiedError(), ["the queue died"], "the queue died", False),
+        (ValueError("of veRL"), ["the queue died"], "the queue died", False),
+        (ValueError("of veRL"), [], "", False),
+        (OURS, [], "ConfigError: no desktop can be made", True),
+        (RayTaskError("run", "traceback", OURS).as_instanceof_cause(), [], "ConfigError: no desktop can be made", True),
     ],
 )
-def test_a_run_that_lost_a_process_ends_with_a_sentence_about_it(tmp_path, capsys, error, noted, printed):
+def test_a_run_ends_with_a_sentence_about_what_the_next_start_must_know(tmp_path, capsys, error, noted, printed, lasts):
     note_fault(tmp_path, "of an earlier start")
     for sentence in noted:
         note_fault(tmp_path, sentence)
     run_callback.print_fault(tmp_path, 1, error)
     assert f"the run ended: {printed}" in capsys.readouterr().out if printed else capsys.readouterr().out == ""
-    assert len(read_faults(tmp_path)) == 1 + bool(printed)
+    faults = read_faults(tmp_path)
+    assert len(faults) == 1 + bool(printed) and faults[-1].lasts == lasts
 
 
 def test_a_run_s_own_ray_is_started_with_patience_and_a_cluster_s_is_not(begin):

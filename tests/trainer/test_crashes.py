@@ -15,16 +15,17 @@ pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
 
 STEPS = 2
 PATIENCE_S = 1800.0
-ENDS_WITHIN_S = 60.0
+ENDS_WITHIN_S, HEAD_ENDS_WITHIN_S = 60.0, 120.0
+"""Ray itself ends processes that have not reached their head for 60 s."""
 PROCESSES = {
-    "storage": ("SimpleStorageUnit", "A storage of veRL's queue died: "),
-    "engine": ("TransformersServer", "A rollout engine died: transformers_server_"),
-    "worker": ("GuiAgentLoopWorker", "A rollout worker died: agent_loop_worker_"),
-    "pool": ("PoolActor", "A desktop pool died: arpo_verl_desktop_pool"),
+    "storage": ("SimpleStorageUnit", "died (SimpleStorageUnit, process"),
+    "engine": ("TransformersServer", "transformers_server_"),
+    "worker": ("GuiAgentLoopWorker", "agent_loop_worker_"),
+    "pool": ("PoolActor", "arpo_verl_desktop_pool"),
     "trainer": ("TaskRunnerV1", "A process of the run died. Ray says: ActorDiedError"),
-    "head": ("gcs_server", "Ray's head process (gcs_server) has ended"),
+    "head": ("gcs_server", ""),
 }
-"""By name, words of the process's command line, and how the run's last sentence begins."""
+"""By name, words of the process's command line, and of the run's last sentence; no process notes one without a head."""
 CRASHES = {
     "sync": ("storage", "engine", "trainer", "head"),
     "colocate_async": ("storage", "worker"),
@@ -34,7 +35,8 @@ CRASHES = {
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_run_that_loses_a_process_ends_with_a_sentence_and_the_same_command_resumes_it(workplace, mode):
-    for number, name in enumerate(CRASHES[mode], 1):
+    noted = 0
+    for name in CRASHES[mode]:
         words, sentence = PROCESSES[name]
         began, trainer = time.time(), start(workplace, mode)
         saved = trainer.run_dir / "checkpoints" / "latest_checkpointed_iteration.txt"
@@ -46,10 +48,13 @@ def test_a_run_that_loses_a_process_ends_with_a_sentence_and_the_same_command_re
             trainer.wait(PATIENCE_S)
         took_s, faults = time.monotonic() - killed_at, read_faults(trainer.run_dir)
         print(f"{mode}: {name} dead, run ended after {took_s:.1f} s: {faults[-1:]}")
-        assert took_s < ENDS_WITHIN_S and len(faults) == number
-        assert faults[-1].sentence.startswith(sentence) and faults[-1].sentence.endswith(GO_ON)
-        if name != "head":  # then Ray ends the driver too
+        if name == "head":
+            assert took_s < HEAD_ENDS_WITHIN_S and "Failed to connect to GCS" in trainer.output()
+        else:
+            noted += 1
+            assert took_s < ENDS_WITHIN_S and sentence in faults[-1].sentence and faults[-1].sentence.endswith(GO_ON)
             assert f"the run ended: {faults[-1].sentence}" in trainer.output()
+        assert len(faults) == noted
         assert await_end(processes) == []
     last = start(workplace, mode)
     last.wait(PATIENCE_S)

@@ -40,10 +40,10 @@ EPILOG = """examples:
 
 Ctrl-C stops a run; the same command resumes it from its last checkpoint.
 
-If a part of the run dies (an engine, a worker, Ray's head, a node), the run starts
-again by itself, once the old processes have ended and the cluster has the recipe's
-GPUs. It does not if another error ends it before its first step, with --console, or
-if trainer.resume_mode is not auto.
+If a part of the run dies (an engine, a worker, a node; after the first step also
+Ray's head), the run starts again by itself, once the old processes have ended and the
+cluster has the recipe's GPUs. It does not if another error ends it before its first
+step, with --console, or if trainer.resume_mode is not auto.
 """
 
 
@@ -154,8 +154,7 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str], most_res
     from arpo_verl.records.layout import OUTPUT_FILE
     from arpo_verl.records.run_lock import check_free
     from arpo_verl.records.starts import read_starts
-    from arpo_verl.tools.cli.restarts import Restarts, wait_until_free
-    from arpo_verl.tools.cli.trainer_process import TrainerProcess
+    from arpo_verl.tools.cli.trainer_process import Restarts, TrainerProcess, wait_until_free
 
     run_dir, total, saved = Path(config.run_dir), _count_steps(config), _saved_step(config)
     if total is not None and saved == total:  # if there are more, the trainer reports the mistake
@@ -177,7 +176,7 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str], most_res
         with process.gets_signals():
             step = _follow(process, run_dir, earlier_starts, total)
         fault = next(iter(read_faults(run_dir)[earlier_faults:]), None)
-        if not restarts.allow(process, step, fault):
+        if not restarts.count(process, step, fault):
             _tell_end(process, config, step, [line for line in (fault and fault.sentence, restarts.limit) if line])
             return process.status
         reason = fault.sentence if fault else process.describe_end()
@@ -185,14 +184,14 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str], most_res
         if fault is None:
             with contextlib.suppress(OSError):  # such as a full disk
                 note_fault(run_dir, f"{reason} {_when(step)}")
-        wait_until_free(config, run_dir, process)
+        wait_until_free(config, process)
         saved = _saved_step(config)
         if total is not None and saved == total:
             print(_finished(run_dir, total))
             print("But it crashed after it had saved the last one: a validation after that step is missing")
             return process.status
         where = "from the beginning" if saved is None else f"after step {saved}"
-        print(f"goes on      {where}, {restarts.count()}")
+        print(f"goes on      {where}, {restarts}")
 
 
 def _when(step: int | None) -> str:
