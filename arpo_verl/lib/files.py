@@ -193,7 +193,7 @@ class ScratchFolder:
         parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(parent, kind)
         self.path, lock = _make_locked(parent, f"{kind}{name}")
-        reaper.remove_folder_at_end(self.path)
+        reaper.remove_at_end(self.path)
         self._finalizer = weakref.finalize(self, _remove_own, self.path, lock, os.getpid())
 
     def remove(self) -> None:

@@ -1,6 +1,6 @@
 """Make sure that nothing outlives its owner, however the owner ends.
 
-When this process is killed, a shell removes what is left: folders, control groups, and half-started sandboxes
+When this process is killed, a shell removes what is left: folders, files, control groups, and half-started sandboxes
 (bubblewrap has two processes, and the second waits forever if the first dies). We start the shell with the first such
 thing, and it waits until we end. It is not our child: a Ray worker that ends because Ray's head died kills its children
 first. `end_with_parent` is for child processes that need only a signal.
@@ -78,9 +78,9 @@ def processes_with(variable: str) -> list[int]:
     return found
 
 
-def remove_folder_at_end(folder: Path) -> None:
-    """Remove `folder` when this process ends, however that happens."""
-    _tell(os.path.abspath(folder))
+def remove_at_end(path: Path) -> None:
+    """Remove a folder or a file when this process ends, however that happens."""
+    _tell(os.path.abspath(path))
 
 
 def remove_groups_at_end(prefix: Path) -> None:

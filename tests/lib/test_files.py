@@ -82,7 +82,7 @@ def test_a_scratch_folder_goes_when_its_process_is_killed(tmp_path, monkeypatch,
 
 
 def test_a_scratch_folder_that_a_kill_left_all_the_same_goes_when_the_next_one_comes(tmp_path, monkeypatch):
-    monkeypatch.setattr(files.reaper, "remove_folder_at_end", lambda folder: None)
+    monkeypatch.setattr(files.reaper, "remove_at_end", lambda folder: None)
     killed_fork(lambda: hold_a_folder(tmp_path))
     (left,) = tmp_path.iterdir()
     new = files.ScratchFolder(tmp_path, "kind-")

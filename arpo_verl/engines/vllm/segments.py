@@ -3,33 +3,30 @@
 vLLM's engine and its workers communicate through segments of 65 MB (`ShmRingBuffer` in
 `vllm/distributed/device_communicators/shm_broadcast.py` of 0.24). Their maker removes them when it ends normally. But
 at the end of a job Ray kills the makers, and with them Python's resource tracker, their child: each launch left two
-segments in /dev/shm. So each maker reports its segments to a process that is nobody's child. That one waits for the
-maker's end and removes what is left.
+segments in /dev/shm. So `lib/reaper.py`, whose process is nobody's child, removes what is left after the maker's end.
 
 vLLM's workers end with EngineCore, but EngineCore does not end with a killed server: it would keep its GPUs' memory,
 and the segments. So each process of an engine waits for the end of the process that started it.
 
 `register` is the entry point `vllm.general_plugins`, which vLLM calls in each of its processes; not all of them import
-veRL. In somebody's own `vllm serve` it does nothing. The file also runs as a script, with only the standard library:
-that is the process that removes.
+veRL. In somebody's own `vllm serve` it does nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
+
+from arpo_verl.lib import reaper
 
 if TYPE_CHECKING:
     from arpo_verl.engines.upstream_patches import Patch
@@ -37,9 +34,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FOLDER = Path("/dev/shm")
-_START_S = 30.0
-_tell: dict[int, IO[bytes]] = {}
-"""The pipe to the removing process, by process id: a fork needs its own."""
 
 
 def register() -> None:
@@ -103,39 +97,8 @@ def reporting(name: str, upstream: Callable[..., None]) -> Callable[..., None]:
         upstream(self, *args, **kwargs)
         if self.is_creator:
             try:
-                remove_after_this_process(self.shared_memory.name)
-            except (OSError, subprocess.TimeoutExpired):  # no reason to stop generating
-                _tell.pop(os.getpid(), None)
+                reaper.remove_at_end(FOLDER / self.shared_memory.name)
+            except OSError:  # no reason to stop generating
                 logger.warning("%s/%s stays if this process is killed", FOLDER, self.shared_memory.name, exc_info=True)
 
     return make
-
-
-def remove_after_this_process(name: str) -> None:
-    """Remove the segment `name`, which this process made, when this process ends in any way."""
-    pipe = _tell.get(os.getpid())
-    if pipe is None:
-        command = [sys.executable, "-I", __file__]
-        remover = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, cwd="/")
-        remover.wait(_START_S)
-        assert remover.stdin is not None
-        pipe = _tell[os.getpid()] = remover.stdin
-    pipe.write(f"{name} {os.stat(FOLDER / name).st_ino}\n".encode())
-    pipe.flush()
-
-
-def _wait_and_remove() -> None:
-    """Run the removing process: standard input has a line for each segment, and ends with the maker."""
-    if os.fork():
-        os._exit(0)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # they are meant for the maker
-        signal.signal(number, signal.SIG_IGN)
-    for line in sys.stdin.buffer.read().decode().splitlines():
-        name, inode = line.split()
-        with contextlib.suppress(FileNotFoundError):
-            if os.stat(FOLDER / name).st_ino == int(inode):  # another process may have reused the name
-                os.unlink(FOLDER / name)
-
-
-if __name__ == "__main__":
-    _wait_and_remove()
