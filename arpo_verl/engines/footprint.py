@@ -149,6 +149,8 @@ class RunSizes:
     """Episodes that the trainer's processes get at once: a step's, or in separate_async an update's."""
     rollouts_in_queue: int
     """Episodes in TransferQueue at once: a step's, and those that an asynchronous trainer is ahead."""
+    sends_pixels: bool
+    """Whether rows carry pixel values, about 60 times as much, as with veRL's own agent loop manager."""
     saves_queue: bool
     """Whether a checkpoint holds the queue, as in an asynchronous mode."""
     num_nodes: int
@@ -217,11 +219,10 @@ def longest_sequence(run: RunSizes) -> int:
 
 
 def images_bytes(run: RunSizes) -> int:
-    """Return the bytes of an episode's images on their way: each row's screenshots, and each turn's for the store.
-
-    With veRL's own agent loop manager instead of ours, rows carry pixel values, about 60 times as much.
-    """
-    return (run.rows_per_episode * run.max_screenshots + run.max_replies) * _sent_bytes(run)
+    """Return the bytes of an episode's images on their way: each row's screenshots, and each turn's for the store."""
+    sent = _sent_bytes(run)
+    in_row = pixel_bytes(run.model, run.image) if run.sends_pixels else sent
+    return run.rows_per_episode * run.max_screenshots * in_row + run.max_replies * sent
 
 
 def store_bytes(run: RunSizes) -> int:

@@ -18,7 +18,7 @@ from arpo_verl.engines.upstream_patches import TASK_ORDER
 from arpo_verl.errors import ConfigError, TaskError
 from arpo_verl.lib.config import build_config, require
 from arpo_verl.plugin.resume import order_of, read_record, resumed_checkpoint
-from arpo_verl.plugin.settings import task_selection
+from arpo_verl.plugin.settings import check_batch, task_selection
 from arpo_verl.plugin.trainer_state import trainer_state
 from arpo_verl.tasks.frontier import Frontier, FrontierConfig
 from arpo_verl.tasks.selection import FRONTIER, load_selected_tasks
@@ -60,7 +60,7 @@ class TaskDataset(RLHFDataset):
         self._frontier: Frontier | None = None
         if is_training:
             TASK_ORDER.check()
-            self._check_batch()
+            check_batch(self.config, len(self))  # `check_silent` did, if the run has our callback
             self._open_frontier()
 
     def __len__(self) -> int:
@@ -151,13 +151,6 @@ class TaskDataset(RLHFDataset):
         row = self[self._position[frontier.draw()]]
         row["extra_info"]["draw"] = frontier.num_drawn
         return row
-
-    def _check_batch(self) -> None:
-        """Check for a whole batch. Without one veRL divides by 0 after its first validation. `check_silent` reports it
-        earlier, but only in a run with our callback."""
-        needed = max(self.config.get(name) or 1 for name in ("train_batch_size", "gen_batch_size"))
-        expected = f"at most {len(self)}, the rows of data.train_files"
-        require(needed <= len(self), "data.train_batch_size", expected, needed, "lower it or add tasks")
 
     def _is_for_training(self) -> bool:
         """Return whether this is the training data. veRL does not say, but gives its two datasets different options.

@@ -50,6 +50,20 @@ def task_selection(data: Any) -> TaskSelection:
     return build_config(TaskSelection, "data.tasks", plain_section("data.tasks", data.get("tasks") or {}))
 
 
+def check_batch(data: Mapping[str, Any], rows: int) -> None:
+    """Require rows for a whole batch. Without one an epoch has no step, and veRL divides by 0 after its validation.
+
+    Args:
+        data: the recipe's section `data`.
+
+    Raises:
+        ConfigError: there are fewer.
+    """
+    needed = max(data.get(name) or 1 for name in ("train_batch_size", "gen_batch_size"))
+    remedy = "lower it, add tasks, or raise data.tasks.repeat"
+    require(needed <= rows, "data.train_batch_size", f"at most {rows}, the rows of data.train_files", needed, remedy)
+
+
 def episode_weight_of(algorithm: Mapping[str, Any] | None) -> str:
     """Return the recipe's `algorithm.episode_weight`.
 

@@ -42,6 +42,7 @@ FULL = RunSizes(
     rollouts_per_step=128,
     rollouts_fetched=128,
     rollouts_in_queue=128,
+    sends_pixels=False,
     saves_queue=False,
     num_nodes=2,
     num_rollout_nodes=0,
@@ -96,6 +97,7 @@ def test_a_1080p_screenshot_and_its_episode():
     assert longest_sequence(FULL) == sum(row_tokens(FULL).values()) == 400 + 15 * (2691 + 16) + 15 * 1024
     # Each screenshot is in its rows, and in the column that the store takes it from.
     assert images_bytes(FULL) == (15 + 15) * SENT and images_bytes(WINDOW) == (46 * 5 + 50) * SENT
+    assert images_bytes(changed(sends_pixels=True)) == 15 * IMAGE + 15 * SENT, "with veRL's own manager"
 
 
 @pytest.mark.parametrize(

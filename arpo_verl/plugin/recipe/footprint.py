@@ -110,6 +110,7 @@ def read_run(config: DictConfig, model: Model) -> RunSizes:
         rollouts_per_step=rollouts,
         rollouts_fetched=data.train_batch_size // updates * (rollout.n + added),
         rollouts_in_queue=(1 + ahead) * rollouts,
+        sends_pixels=rollout.agent.get("agent_loop_manager_class") is None,
         saves_queue=mode != "sync",
         num_nodes=trainer.nnodes,
         num_rollout_nodes=rollout.nnodes if mode == "separate_async" else 0,

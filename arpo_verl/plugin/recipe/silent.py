@@ -15,6 +15,7 @@ from typing import Any
 
 from arpo_verl.lib.config import Checks, require
 from arpo_verl.plugin.recipe.options import Recipe, full_name, num_training_rows, steps_of_epochs
+from arpo_verl.plugin.settings import check_batch
 from arpo_verl.plugin.trainer_state import token_splits
 from arpo_verl.replay.config import SAMPLERS
 from arpo_verl.tasks.selection import FRONTIER
@@ -56,6 +57,9 @@ def check_silent(recipe: Recipe) -> None:
     checks = Checks()
     for group in (_parts, _engines, _run, _algorithm, _losses, _rows, _lengths, _adapters):
         checks.run(_refuse, group, recipe, checks)
+    # trainer/ppo/v1/trainer_base.py | self.steps_per_epoch = len(self.train_dataset) //
+    if rows := checks.run(num_training_rows, recipe.config):
+        checks.run(check_batch, recipe.config.data, rows)
     checks.raise_all()
 
 
@@ -168,14 +172,10 @@ def _run(recipe: Recipe) -> Refusals:
         reason = "false: veRL would never note which checkpoint to resume from, and FSDP does not save so"
         yield "actor.checkpoint.async_save", reason, "leave it out"
     # trainer/ppo/v1/trainer_base.py | is_last_step = self.global_steps >= self.total_training_steps
-    steps, rows = steps_of_epochs(recipe.config), num_training_rows(recipe.config)
+    steps = steps_of_epochs(recipe.config)
     if steps and (recipe["trainer.total_training_steps"] or 0) > steps:
         reason = f"at most {steps}, the steps of all epochs: the run would end without a last checkpoint"
         yield "trainer.total_training_steps", reason, "raise trainer.total_epochs, or leave it out"
-    # trainer/ppo/v1/trainer_base.py | self.steps_per_epoch = len(self.train_dataset) //
-    if rows and recipe["data.train_batch_size"] > rows:
-        reason = f"at most {rows}, the rows of data.train_files: an epoch would have no step"
-        yield "data.train_batch_size", reason, "lower it, add tasks, or raise data.tasks.repeat"
     # trainer/ppo/v1/trainer_base.py | if self.config.trainer.critic_warmup <= self.global_steps:
     if recipe["trainer.critic_warmup"] and not recipe.has_critic:
         reason = "0 without a critic: the policy is not trained before that step"

@@ -59,12 +59,13 @@ def _check_recipe(args: argparse.Namespace) -> int:
     from arpo_verl.tools.cli.checks.recipe import check_recipe_fits
 
     findings = check_recipe_fits(args.recipe, args.overrides, args.node_gb, args.gpu_gb)
-    _print(findings)
+    _print(findings, set())
     return _end(findings, "the recipe passes every check before a start")
 
 
 def _check_machine() -> int:
     findings: list[Finding] = []
+    told: set[str] = set()
     packages = [check_versions, check_registrations, lambda: [check_osworld()]]
     for check in [*packages, check_embedded_desktop, check_sandbox, check_machine]:
         if check is check_registrations:
@@ -72,7 +73,7 @@ def _check_machine() -> int:
                 "importing veRL, then OSWorld's client; a slow machine needs minutes ...", file=sys.stderr, flush=True
             )
         found = check()
-        _print(found)
+        _print(found, told)
         findings += found
     return _end(findings, "everything required is here")
 
@@ -84,9 +85,11 @@ def _end(findings: Sequence[Finding], good: str) -> int:
     return 1 if failed else 0
 
 
-def _print(findings: Sequence[Finding]) -> None:
+def _print(findings: Sequence[Finding], told: set[str]) -> None:
+    """Print findings, and each remedy once: one command may install what several of them miss."""
     for finding in findings:
         mark = "ok  " if finding.ok else ("FAIL" if finding.required else "note")
         print(printable_lines(f"[{mark}] {finding.subject}: {finding.detail}"), flush=True)
-        if not finding.ok and finding.remedy:
+        if not finding.ok and finding.remedy and finding.remedy not in told:
+            told.add(finding.remedy)
             print(printable_lines(f"       -> {finding.remedy}"), flush=True)

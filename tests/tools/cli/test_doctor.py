@@ -129,9 +129,11 @@ def test_what_a_recipe_cannot_do_without_is_required(monkeypatch, recipe, overri
 
 
 def test_a_recipe_whose_packages_are_missing_fails_here_and_is_noted_for_other_nodes(monkeypatch, capsys):
-    monkeypatch.setattr(packages, "installed_version", {**GPU_PACKAGES, "vllm": None}.get)
+    monkeypatch.setattr(packages, "installed_version", {**GPU_PACKAGES, "vllm": None, "flash-attn": None}.get)
     assert main(["doctor", "--recipe", "osworld_full"]) == 1
-    assert "[FAIL] vllm: not installed; needed for actor_rollout_ref.rollout.name=vllm" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "[FAIL] vllm: not installed; needed for actor_rollout_ref.rollout.name=vllm" in printed
+    assert printed.count("-> with Python 3.12") == 1, "for both"
     main(["doctor", "--recipe", "osworld_full", "--gpu-gb", "80"])
     assert "[note] vllm: not installed" in capsys.readouterr().out
 
