@@ -108,7 +108,7 @@ def test_the_method_of_the_docs_is_found_by_its_import_path(play, monkeypatch, t
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["replay.method=rlap"], "replay.method must be one of arpo, fresh, rlep, spear, exgrpo"),
+        (["replay.method=rlap"], "replay.method must name one of arpo, fresh, rlep, spear, exgrpo"),
         (["replay.method=spear", "algorithm.adv_estimator=grpo"], "with algorithm.adv_estimator=grpo, got 'spear'"),
         (
             ["replay.method=exgrpo", "actor_rollout_ref.rollout.calculate_log_probs=false"],
