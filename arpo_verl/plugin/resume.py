@@ -119,26 +119,27 @@ def settings_of(recipe: DictConfig, names: Sequence[str] = (*_SECTIONS, *_VALUES
     for name in names:
         node = OmegaConf.select(recipe, name, throw_on_missing=False)
         plain = OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
-        settings |= {option: json.dumps(value, default=str) for option, value in _leaves(name, plain)}
+        settings |= {option: json.dumps(value, default=str) for option, value in leaves(plain, name)}
     return {name: value for name, value in settings.items() if not _is_left_out(name)}
 
 
 def references_of(recipe: DictConfig) -> tuple[str, ...]:
     """Return the recipe's options that refer to others by `${...}`, before they are resolved."""
     plain = OmegaConf.to_container(recipe, resolve=False)
-    return tuple(name[1:] for name, value in _leaves("", plain) if isinstance(value, str) and "${" in value)
+    return tuple(name for name, value in leaves(plain) if isinstance(value, str) and "${" in value)
 
 
 def _is_left_out(option: str) -> bool:
     return option in _LEFT_OUT or option.endswith("._target_") or ".profiler." in option
 
 
-def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _leaves(f"{name}.{key}", inner)
+def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the full name and the value of each option below a recipe's section, given with the section's name."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
     else:
-        yield name, value
+        yield prefix, node
 
 
 def describe_tasks(saved: Sequence[str], now: Sequence[str]) -> str:

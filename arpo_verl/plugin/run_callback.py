@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from arpo_verl.engines.footprint import Footprint
-from arpo_verl.errors import (
-    ArpoError,
-    ConfigError,
-    MissingDependencyError,
-    PatchLostError,
-    ReplayError,
-    TaskError,
-)
+from arpo_verl.errors import ArpoError, ConfigError, MissingDependencyError, PatchLostError, ReplayError, TaskError
 from arpo_verl.lib.files import explain_refusal
 from arpo_verl.lib.own_ray import settle_ray_token, start_ray
 from arpo_verl.lib.untrusted import printable_lines
@@ -210,32 +204,26 @@ def _own_file() -> tuple[Path | None, list[str]]:
 def tell_plan(config: DictConfig) -> tuple[str, ...]:
     """Print what the run needs, when it saves, what it resumes from and which names may be mistyped; return it in a few
     lines. An unusual recipe or model for which one of these fails is no reason to refuse the run."""
+    model = OmegaConf.select(config, "actor_rollout_ref.model.path")
+    describers: dict[str, Callable[[], Footprint | Sequence[str]]] = {
+        "footprint": lambda: (
+            estimate_recipe(config) or (f"cannot estimate what the run needs: {model} has no known shape",)
+        ),
+        "schedule": lambda: (describe_schedule(config),),
+        "resume": lambda: describe_resume(config),
+        "notes": lambda: [f"note         {line}" for line in (*doubtful_names(config), describe_untested()) if line],
+    }
     plan: list[str] = []
-    for describe in (_footprint, _schedule, describe_resume, _doubtful_names):
+    for name, describe in describers.items():
         try:
-            lines = describe(config)
+            lines = describe()
         except Exception:
-            logger.warning("could not describe the run: %s failed", describe.__name__.strip("_"), exc_info=True)
+            logger.warning("could not describe the run: %s failed", name, exc_info=True)
             continue
-        brief = lines.brief if isinstance(lines, Footprint) else lines
         if lines:
             print(lines if isinstance(lines, Footprint) else "\n".join(lines), flush=True)
-        plan += brief
+        plan += lines.brief if isinstance(lines, Footprint) else lines
     return tuple(plan)
-
-
-def _footprint(config: DictConfig) -> Footprint | tuple[str, ...]:
-    model = config.actor_rollout_ref.model.path
-    return estimate_recipe(config) or (f"cannot estimate what the run needs: {model} has no known shape",)
-
-
-def _schedule(config: DictConfig) -> tuple[str, ...]:
-    return (describe_schedule(config),)
-
-
-def _doubtful_names(config: DictConfig) -> tuple[str, ...]:
-    names, untested = doubtful_names(config), describe_untested()
-    return tuple(f"note         {line}" for line in [*names, *([untested] if untested else [])])
 
 
 def count_steps(config: DictConfig) -> int | None:

@@ -80,19 +80,25 @@ def check_recipe(config: DictConfig, recipe: Path | None = None, overrides: Sequ
         checks.run(check_values, config)
         checks.run(check_by_verl, config)
     else:  # the other checks do not know the sections of another engine
-        checks.run(_refuse_engine, config)
+        expected = "dp, which is FSDP: we never tried rows of screenshots with veRL's other engines"
+        checks.run(require, False, "model_engine", expected, config.model_engine, "leave it out")
     environment = checks.run(_section_of, EnvironmentConfig, "environment", config)
     agent = checks.run(_section_of, GuiAgentConfig, "gui_agent", config)
     replay = checks.run(_section_of, ReplayConfig, "replay", config)
     selection = checks.run(lambda: task_selection(config.data))
-    for check in _FOR_ALL:
+    for check in (_check_paths, _check_places, _check_ray_folder, _check_loggers):
         checks.run(check, config)
+    sampler = checks.run(lambda: str(config.trainer.v1.sampler.custom_sampler.name))
+    checks.run(lambda: check_sampler(sampler or "", config.trainer.v1.trainer_mode))
+    checks.run(lambda: check_pixel_limits(config.data.get("mm_processor_kwargs") or {}))
+    checks.run(lambda: episode_weight_of(config.algorithm))
     if uses_fsdp:
         model = checks.run(model_shape, str(OmegaConf.select(config, "actor_rollout_ref.model.path")))
         checks.run(check_silent, Recipe(config))
         checks.run(check_resume, config)
-    checks.run(_check_filter, config)
-    checks.run(lambda: TrainerState(config).sampler if _has_our_sampler(config) else None)
+    if sampler in SAMPLERS:
+        checks.run(lambda: check_filter(config.algorithm.get("filter_groups") or {}))
+        checks.run(lambda: TrainerState(config).sampler)
     if replay is not None and replay.enable:
         checks.run(_check_method, config, replay)
     if replay is not None and replay.enable and replay.seed_from is not None:
@@ -102,7 +108,7 @@ def check_recipe(config: DictConfig, recipe: Path | None = None, overrides: Sequ
         if agent.harness is not None:  # it has prompts and actions of its own
             checks.run(load_program, agent)
         else:
-            checks.run(_check_words, agent)
+            checks.run(lambda: agent.family.opening("", agent.language, ()))  # has it the model's official prompt?
             checks.run(_check_family, config, agent, model)
             checks.run(_check_row, config, model, agent)
     if environment is not None:
@@ -190,11 +196,6 @@ def _check_loggers(config: DictConfig) -> None:
     problems.raise_all()
 
 
-def _refuse_engine(config: DictConfig) -> None:
-    expected = "dp, which is FSDP: we never tried rows of screenshots with veRL's other engines"
-    require(False, "model_engine", expected, config.model_engine, "leave it out")
-
-
 def _desktops_are_here(config: DictConfig, environment: EnvironmentConfig) -> bool:
     """Return whether this process sees what the desktops' hosts see. If not, each host checks at its first boot."""
     return not joins_cluster(config) and config.trainer.nnodes == 1 and environment.py_executable is None
@@ -203,11 +204,6 @@ def _desktops_are_here(config: DictConfig, environment: EnvironmentConfig) -> bo
 def _check_desktops(config: DictConfig, environment: EnvironmentConfig) -> None:
     if environment.provider in PROVIDERS and _desktops_are_here(config, environment):
         check_provider(environment)
-
-
-def _check_words(agent: GuiAgentConfig) -> None:
-    """Check that the package with the model's official prompt is installed."""
-    agent.family.opening("", agent.language, ())
 
 
 def _check_family(config: DictConfig, agent: GuiAgentConfig, model: Model | None) -> None:
@@ -231,19 +227,6 @@ def _check_tasks(config: DictConfig, selection: TaskSelection, environment: Envi
     problems.raise_all()
 
 
-def _check_mode(config: DictConfig) -> None:
-    check_sampler(config.trainer.v1.sampler.custom_sampler.name, config.trainer.v1.trainer_mode)
-
-
-def _has_our_sampler(config: DictConfig) -> bool:
-    return config.trainer.v1.sampler.custom_sampler.name in SAMPLERS
-
-
-def _check_filter(config: DictConfig) -> None:
-    if _has_our_sampler(config):
-        check_filter(config.algorithm.get("filter_groups") or {})
-
-
 def _section_of(cls: type[ConfigT], name: str, config: DictConfig) -> ConfigT:
     require(name in config, f"the recipe's section `{name}`", "present", "no section", _ADD_ARPO)
     return build_config(cls, name, plain_section(name, config[name]))
@@ -258,10 +241,6 @@ def _check_method(config: DictConfig, replay: ReplayConfig) -> None:
     name = "actor_rollout_ref.rollout.calculate_log_probs"
     needs = load_method(replay).needs_log_probs
     require(bool(records) or not needs, name, f"true with replay.method={replay.method}", records)
-
-
-def _check_pixels(config: DictConfig) -> None:
-    check_pixel_limits(config.data.get("mm_processor_kwargs") or {})
 
 
 def _check_image_limit(config: DictConfig, agent: GuiAgentConfig) -> None:
@@ -300,10 +279,6 @@ def _check_row(config: DictConfig, model: Model | None, agent: GuiAgentConfig) -
         run.max_sequence_tokens,
         "raise data.max_response_length, or lower gui_agent.max_screenshots or the processor's max_pixels",
     )
-
-
-def _check_episode_weight(config: DictConfig) -> None:
-    episode_weight_of(config.algorithm)
 
 
 def _is_local_model(config: DictConfig) -> bool:
@@ -377,15 +352,3 @@ def _check_seeds(config: DictConfig, agent: GuiAgentConfig, replay: ReplayConfig
     inputs = ModelInputs.load(PolicyFiles.of_recipe(config), kwargs)
     fingerprint = model_fingerprint(inputs.tokenizer, inputs.processor, kwargs, agent)
     check_fingerprint(replay.seed_from, read_manifest(replay.seed_from), fingerprint)
-
-
-_FOR_ALL = (
-    _check_paths,
-    _check_places,
-    _check_ray_folder,
-    _check_loggers,
-    _check_mode,
-    _check_pixels,
-    _check_episode_weight,
-)
-"""The checks that need only the recipe."""

@@ -19,6 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 from arpo_verl.errors import ConfigError
 from arpo_verl.lib.config import Problems, did_you_mean, one_of, require
 from arpo_verl.lib.removed_options import REMOVED, removal
+from arpo_verl.plugin.resume import leaves
 from arpo_verl.versions import verl_folder
 
 # veRL's own defaults for these are empty, or paths of an example of its own.
@@ -95,7 +96,7 @@ def check_filled(config: DictConfig, recipe: Path, overrides: Sequence[str]) -> 
     """
     given = {text.lstrip("+").partition("=")[0] for text in overrides}
     problems = Problems()
-    for name, value in _leaves(yaml.safe_load(recipe.read_text(encoding="utf-8"))):
+    for name, value in leaves(yaml.safe_load(recipe.read_text(encoding="utf-8"))):
         if value == "???" and name not in given and not _is_refused_elsewhere(config, name):
             what = f"{recipe.name} has no value for {name} (???). Write it there, or add {name}=VALUE."
             problems.errors.append(ConfigError(what))
@@ -178,7 +179,7 @@ def _has(node: Any, name: str) -> bool:
 
 def _wrong_kinds(config: DictConfig) -> Iterator[str]:
     """Find text where veRL has a number or a boolean, since it would read `flase` as true, and bad `_NUMBERS`."""
-    for name, default in _leaves(verls_defaults()):
+    for name, default in leaves(verls_defaults()):
         if not isinstance(default, (bool, int, float)) or name == _NUMBER_OR_TEXT:
             continue
         try:
@@ -191,14 +192,6 @@ def _wrong_kinds(config: DictConfig) -> Iterator[str]:
             yield f"{name} must be {'a number' if least is None else f'a number of at least {least}'}, got {value!r}"
         elif isinstance(value, str):
             yield f"{name} must be {'true or false' if isinstance(default, bool) else 'a number'}, got {value!r}"
-
-
-def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(node, Mapping):
-        for key, value in node.items():
-            yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, node
 
 
 def doubtful_names(config: DictConfig) -> list[str]:
