@@ -25,7 +25,7 @@ from arpo_verl.lib.own_ray import settle_ray_token, start_ray
 from arpo_verl.lib.untrusted import printable_lines
 from arpo_verl.plugin.recipe.checks import check_recipe, joins_cluster
 from arpo_verl.plugin.recipe.footprint import describe_schedule, estimate_recipe
-from arpo_verl.plugin.recipe.options import training_steps
+from arpo_verl.plugin.recipe.options import count_steps
 from arpo_verl.plugin.recipe.resuming import describe_resume
 from arpo_verl.plugin.recipe.values import doubtful_names
 from arpo_verl.plugin.run_watch import GO_ON, RUN_DIR_VARIABLE, in_words
@@ -224,15 +224,6 @@ def tell_plan(config: DictConfig) -> tuple[str, ...]:
             print(lines if isinstance(lines, Footprint) else "\n".join(lines), flush=True)
         plan += lines.brief if isinstance(lines, Footprint) else lines
     return tuple(plan)
-
-
-def count_steps(config: DictConfig) -> int | None:
-    """Return how many steps the run has; None if the recipe is too unusual."""
-    try:
-        return training_steps(config)
-    except Exception:  # no reason to refuse the run
-        logger.warning("could not count the run's steps", exc_info=True)
-        return None
 
 
 def hand_to_ray_workers(*names: str) -> None:

@@ -150,13 +150,14 @@ def _with_console(config: DictConfig) -> str:
 
 
 def _train(config: DictConfig, command: list[str], env: dict[str, str], most_restarts: int) -> int:
+    from arpo_verl.plugin.recipe.options import count_steps
     from arpo_verl.records.ended_starts import note_fault, read_faults
     from arpo_verl.records.layout import OUTPUT_FILE
     from arpo_verl.records.run_lock import check_free
     from arpo_verl.records.starts import read_starts
     from arpo_verl.tools.cli.trainer_process import Restarts, TrainerProcess, wait_until_free
 
-    run_dir, total, saved = Path(config.run_dir), _count_steps(config), _saved_step(config)
+    run_dir, total, saved = Path(config.run_dir), count_steps(config), _saved_step(config)
     if total is not None and saved == total:  # if there are more, the trainer reports the mistake
         print(_finished(run_dir, total))
         return 0
@@ -196,16 +197,6 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str], most_res
 
 def _when(step: int | None) -> str:
     return "before its first step" if step is None else f"after step {step}"
-
-
-def _count_steps(config: DictConfig) -> int | None:
-    """Return the run's number of steps; None if the trainer will report a mistake."""
-    from arpo_verl.plugin.recipe.options import training_steps
-
-    try:
-        return training_steps(config)
-    except Exception:  # such as a null in an unusual place
-        return None
 
 
 def _follow(process: TrainerProcess, run_dir: Path, earlier_starts: int, total: int | None) -> int | None:
