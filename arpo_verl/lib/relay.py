@@ -22,8 +22,9 @@ from collections.abc import Awaitable, Callable, Sequence
 logger = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
-MAX_CONNECTIONS = 128
-"""Most connections of a relay at once. Playwright and an HTTP session need a few."""
+MAX_CONNECTIONS = 32
+"""Most connections of a relay at once, which a hostile program can all open: each costs this process up to three
+descriptors. Playwright and an HTTP session need a few, and a harness's program gets 24 requests answered at once."""
 CONNECT_TIMEOUT_S = 30.0
 CHUNK_BYTES = 1 << 16
 """A connection has at most some of these in memory: we read no more before the other end took it."""

@@ -39,6 +39,8 @@ START_TIMEOUT_S = 180.0
 END_TIMEOUT_S = 5.0
 PIDS = 512
 """Processes and threads of a command. A Python with its libraries has some tens."""
+LOOK_S = 1.0
+"""How often we look at its memory where no control group bounds that."""
 SCRATCH = "/tmp"  # noqa: S108  of the command's own memory
 HOME = f"{SCRATCH}/home"
 # /run has sockets of this machine's services, which answer whoever may connect: system bus, log, Docker.
@@ -93,7 +95,7 @@ async def run_command(
         environment: all of it, but for PATH, HOME and the like where they are not in it.
         log: the file that gets what the command says; None keeps the end alone.
         memory_mb: what it may take, files in its own memory included. Where this machine offers no control groups,
-            each of its processes may take as much.
+            we look each second what its processes have, and such files come to that.
         log_mb: how much it may say; more ends it.
         ports: this machine's loopback ports that it reaches, by the same numbers.
         network: whether it reaches all that this process reaches; else `ports` alone.
@@ -165,17 +167,18 @@ class _Command:
             with open(write, "wb", buffering=0) as output, theirs, contextlib.ExitStack() as inherited:
                 passed, seccomp_fd = [theirs.fileno()], None
                 if seccomp.is_supported():  # bubblewrap's own process 1 must have it too: the command may trace that
-                    seccomp_fd = in_memory("filter", seccomp.filter_program())
+                    code = seccomp.filter_program(maps_memory=cgroups.MEMORY not in group.controllers)
+                    seccomp_fd = in_memory("filter", code)
                     inherited.callback(os.close, seccomp_fd)
                     passed.append(seccomp_fd)
                 process = start_sandbox(self._words(passed[0], user, group, seccomp_fd), passed, output)
             held.callback(_end, process, said)
             self._begin(ours, process, said, user, group, held)
             with open(os.devnull if self.log is None else self.log, "wb") as file:
-                reason = self._follow(process, said, file)
+                reason = self._follow(process, said, file, cgroups.MEMORY in group.controllers)
                 _end(process, said)
             if not reason and process.returncode and group.oom_kills():
-                reason = f"it used up its memory, {self.memory_mb} MB"
+                reason = self._no_memory()
             return CommandEnd(_returncode(process.returncode), reason, self._last_words())
 
     def _words(
@@ -269,15 +272,26 @@ class _Command:
             self._keep(said.read(_CHUNK_BYTES) or b"")
             raise _no_start(self.command, answer.get("error", ""), self._last_words())
 
-    def _follow(self, process: subprocess.Popen[bytes], said: IO[bytes], file: IO[bytes]) -> str:
-        """Keep what the command says until it ends, or must. Returns why it must."""
-        ended = _end_of(process)
+    def _no_memory(self) -> str:
+        return f"it used up its memory, {self.memory_mb} MB"
+
+    def _follow(self, process: subprocess.Popen[bytes], said: IO[bytes], file: IO[bytes], is_bounded: bool) -> str:
+        """Keep what the command says until it ends, or must. Returns why it must.
+
+        `is_bounded`: the kernel bounds its memory; else this does.
+        """
+        ended, look_at = _end_of(process), float("inf") if is_bounded else 0.0
         poller = select.poll()
         for source in (said, self._stopped, *(() if ended is None else (ended,))):
             poller.register(source, select.POLLIN)
         try:
             while True:
-                ready = {descriptor for descriptor, _ in poller.poll(None if ended is not None else 0)}
+                if time.monotonic() >= look_at:
+                    if _mapped_bytes(process.pid) > self.memory_mb << 20:
+                        return self._no_memory()
+                    look_at = time.monotonic() + LOOK_S
+                wait_ms = None if is_bounded else LOOK_S * 1000
+                ready = {descriptor for descriptor, _ in poller.poll(wait_ms if ended is not None else 0)}
                 if self._stopped.fileno() in ready:
                     return "it was stopped"
                 if said.fileno() in ready:
@@ -337,6 +351,20 @@ def _end_of(process: subprocess.Popen[bytes]) -> int | None:
         return os.pidfd_open(process.pid) if process.poll() is None else None
     except ProcessLookupError:
         return None
+
+
+def _mapped_bytes(pid: int) -> int:
+    """The memory of a process and of all that it started; what some of them share is counted once."""
+    total = 0
+    with contextlib.suppress(OSError):  # it has ended
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            total = sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+        except PermissionError:  # it hides: then all that it shares counts
+            total = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        for children in Path(f"/proc/{pid}/task").glob("*/children"):
+            total += sum(map(_mapped_bytes, map(int, children.read_text().split())))
+    return total
 
 
 def _returncode(status: int) -> int:

@@ -34,6 +34,8 @@ ABSENT: dict[str, Numbers] = {
     **{"process_madvise": (440, 440), "pidfd_getfd": (438, 438), "modify_ldt": (154, None)},
     **{"quotactl": (179, 60), "quotactl_fd": (443, 443), "lookup_dcookie": (212, 18), "uselib": (134, None)},
 }
+# Memory that no process maps: where no control group counts it, nothing does, and the kernel kills others for it.
+UNMAPPED: dict[str, Numbers] = {"memfd_create": (319, 279), "shmget": (29, 194)}
 # Only privileged programs may make these calls.
 FORBIDDEN: dict[str, Numbers] = {
     **{"mount": (165, 40), "umount2": (166, 39), "pivot_root": (155, 41), "chroot": (161, 51), "setns": (308, 268)},
@@ -91,7 +93,7 @@ def is_supported(machine: str | None = None) -> bool:
     return (machine or platform.machine()) in _MACHINES
 
 
-def filter_program(machine: str | None = None, only_listens: bool = False) -> bytes:
+def filter_program(machine: str | None = None, only_listens: bool = False, maps_memory: bool = False) -> bytes:
     """Return the filter as an array of `struct sock_filter`, for this processor or one of `platform.machine()`'s names.
 
     Args:
@@ -111,7 +113,8 @@ def filter_program(machine: str | None = None, only_listens: bool = False) -> by
     code: _Code = [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, arch), _refuse(errno.ENOSYS), (_LOAD, 0, 0, _NUMBER)]
     if column == 0:  # another ABI has the same numbers again
         code += [(_ANY_BIT, 0, 1, _X32), _refuse(errno.ENOSYS)]
-    for table, error in ((ABSENT, errno.ENOSYS), (FORBIDDEN, errno.EPERM)):
+    absent = {**ABSENT, **UNMAPPED} if maps_memory else ABSENT
+    for table, error in ((absent, errno.ENOSYS), (FORBIDDEN, errno.EPERM)):
         for numbers in table.values():
             code += when(numbers, [_refuse(error)])
     code += when(CLONE, _refuse_bits(NEW_NAMESPACES))

@@ -17,8 +17,9 @@ from support.desktop_harness import eventually, until
 
 from arpo_verl.agent.harness import command
 from arpo_verl.agent.harness.command import run_command
-from arpo_verl.desktops.embedded import users
+from arpo_verl.desktops.embedded import cgroups, users
 from arpo_verl.errors import ConfigError, HarnessError
+from arpo_verl.lib import relay
 
 pytestmark = [
     pytest.mark.desktop,
@@ -124,15 +125,53 @@ def test_a_flood_of_output_ends_it_and_the_log_is_bounded(tmp_path):
     assert log.stat().st_size == 500_000 and len(end.log_tail) <= 2000 and "\x1b" not in end.log_tail
 
 
-def test_more_memory_than_it_may_have_ends_it(who):
-    end = ended("x = bytearray(10**9); print(len(x))", memory_mb=200)
-    assert end.returncode != 0 and "1000000000" not in end.log_tail
-    assert end.reason.startswith("it used up its memory") or "MemoryError" in end.log_tail
+TAKEN = {
+    "of its own": "x = bytearray(10**9)",
+    "of many processes": "import os; x = [os.fork() for _ in range(3)], bytearray(150 * 2**20); time.sleep(60)",
+    "shared": "import mmap; mmap.mmap(-1, 10**9).write(bytes(10**9)); time.sleep(60)",
+    "in files": "open('/tmp/large', 'wb').write(bytes(300 * 2**20))",
+    "in files that no process maps": "held = [open(os.memfd_create('x'), 'wb').write(bytes(2**28)) for _ in range(4)]",
+    "of System V": "import ctypes; c = ctypes.CDLL(None); c.shmat.restype = ctypes.c_void_p; "
+    "n = c.shmget(0, ctypes.c_ulong(10**9), 0o1600); assert n >= 0; ctypes.memset(c.shmat(n, None, 0), 1, 10**9)",
+}
 
 
-def test_files_in_its_own_memory_are_bounded_too():
-    end = ended("open('/tmp/large', 'wb').write(bytes(300 * 2**20))", memory_mb=200)
-    assert end.returncode != 0
+@pytest.mark.parametrize("bounded_by", ["control group", "us"])
+@pytest.mark.parametrize("source", TAKEN.values(), ids=TAKEN)
+def test_more_memory_than_it_may_have_ends_it(who, monkeypatch, source, bounded_by):
+    """Where this machine offers no control groups, memory that no process maps had no bound."""
+    if bounded_by == "us":
+        monkeypatch.setattr(cgroups, "parents", list)
+    elif not any(cgroups.MEMORY in parent.controllers for parent in cgroups.parents()):
+        pytest.skip("this machine offers no control group")
+    end = ended(f"import os, time; {source}; print('has it')", memory_mb=200)
+    assert end.returncode != 0 and "has it" not in end.log_tail
+    assert end.reason == "it used up its memory, 200 MB" or "Error" in end.log_tail
+
+
+def test_its_connections_take_few_descriptors_of_this_process(who):
+    """Each takes three: as many as one command could make, 500, are half of what a process usually may have."""
+    source = (
+        "import contextlib, socket\n"
+        "held, answered = [], 0\n"
+        "for _ in range(200):\n"
+        "    with contextlib.suppress(OSError): held.append(socket.create_connection(('127.0.0.1', PORT), 60))\n"
+        "for each in held:\n"
+        "    with contextlib.suppress(OSError): each.sendall(b'x'); answered += each.recv(1) == b'x'\n"
+        "print(answered)\n"
+    )
+
+    async def play():
+        async def echo(reader, writer):
+            writer.write(await reader.read(1))
+            await reader.read()
+
+        server = await asyncio.start_server(echo, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server:
+            return await played(source.replace("PORT", str(port)), ports=[port])
+
+    assert asyncio.run(play()).log_tail == str(relay.MAX_CONNECTIONS)
 
 
 def test_it_takes_no_terminals_of_this_machine_and_no_memory_as_devices(who):

@@ -111,6 +111,12 @@ def test_who_only_listens_connects_nowhere(machine, column, arch):
 
 
 @pytest.mark.parametrize("machine, column, arch", MACHINES)
+def test_who_maps_its_memory_has_no_other(machine, column, arch):
+    program = seccomp.filter_program(machine, maps_memory=True)
+    assert {verdict(program, arch, numbers[column]) for numbers in seccomp.UNMAPPED.values()} == {errno.ENOSYS}
+
+
+@pytest.mark.parametrize("machine, column, arch", MACHINES)
 def test_another_abi_of_the_processor_is_no_way_around(machine, column, arch):
     program = seccomp.filter_program(machine)
     others = {0x40000003, 0x40000028, *(other for _, _, other in MACHINES)} - {arch}  # i386, 32-bit ARM
@@ -126,7 +132,12 @@ def test_numbers_are_those_that_libseccomp_knows(machine, column, arch):
     except OSError:
         pytest.skip("libseccomp is not here")
     found = {}
-    for name, numbers in {**{name: numbers for name, (numbers, _) in CALLS.items()}, **CONDITIONAL, **SENDING}.items():
+    for name, numbers in {
+        **{name: numbers for name, (numbers, _) in CALLS.items()},
+        **CONDITIONAL,
+        **SENDING,
+        **seccomp.UNMAPPED,
+    }.items():
         number = resolve(ctypes.c_uint32(arch), name.encode())
         if number != -1:  # newer than that library
             found[name] = (numbers[column], number if number >= 0 else None)
