@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,6 +14,7 @@ pytest.importorskip("desktop_env")
 
 from arpo_verl.desktops.config import OSWORLD_PROVIDERS, EnvironmentConfig  # noqa: E402
 from arpo_verl.desktops.osworld.environment import OSWorldEnvironment  # noqa: E402
+from arpo_verl.desktops.osworld.provider_patches import adapt_module  # noqa: E402
 from arpo_verl.desktops.provider_checks import check_provider, client_options, desktop_index  # noqa: E402
 from arpo_verl.desktops.providers import PROVIDERS  # noqa: E402
 from arpo_verl.errors import ConfigError, MissingDependencyError  # noqa: E402
@@ -106,18 +108,6 @@ def use_sdk(modules, provider, variables, monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-def use_tool(name, answer, tmp_path, monkeypatch):
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", str(folder), prepend=":")
-    return Tool(folder, name, answer)
-
-
-def without_rests(module, monkeypatch):
-    """The client rests 3 s after each call of a tool, for the tool to have done what it was told."""
-    monkeypatch.setattr(__import__(module, fromlist=["WAIT_TIME"]), "WAIT_TIME", 0.2)
-
-
 # --- Each provider ---------------------------------------------------------------------------------------------
 
 
@@ -125,12 +115,15 @@ def without_rests(module, monkeypatch):
 @pytest.mark.desktop
 def test_vmware_gets_its_file_its_snapshot_and_no_window(small_host, in_desktop_thread, tmp_path, monkeypatch):
     proxies(tmp_path, monkeypatch)
-    without_rests("desktop_env.providers.vmware.provider", monkeypatch)
+    # The client rests 3 s after each call of the tool.
+    monkeypatch.setattr("desktop_env.providers.vmware.provider.WAIT_TIME", 0.2)
     vmx = tmp_path / "Ubuntu3" / "Ubuntu3.vmx"
     vmx.parent.mkdir()
     vmx.write_text("")
     small_host.create(str(vmx))
-    tool = use_tool("vmrun", fake_machines.vmrun(small_host), tmp_path, monkeypatch)
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    tool = Tool(tmp_path / "bin", "vmrun", fake_machines.vmrun(small_host))
     path = f"{tmp_path}/Ubuntu{{index}}/Ubuntu{{index}}.vmx"
     client = in_desktop_thread(
         two_episodes,
@@ -142,24 +135,6 @@ def test_vmware_gets_its_file_its_snapshot_and_no_window(small_host, in_desktop_
     assert ["-T", "ws", "start", str(vmx), "nogui"] in small_host.calls
     assert small_host.calls.count(["-T", "ws", "revertToSnapshot", str(vmx), "mine"]) == 2
     assert small_host.calls[-1] == ["-T", "ws", "stop", str(vmx)]
-
-
-@pytest.mark.release
-@pytest.mark.desktop
-def test_virtualbox_gets_its_file_its_snapshot_and_a_window_if_one_wants(
-    small_host, in_desktop_thread, tmp_path, monkeypatch
-):
-    without_rests("desktop_env.providers.virtualbox.provider", monkeypatch)
-    vbox = tmp_path / "Ubuntu.vbox"
-    vbox.write_text('<VirtualBox xmlns="http://www.virtualbox.org/"><Machine uuid="{ab-12}"/></VirtualBox>')
-    small_host.create("ab-12")
-    tool = use_tool("VBoxManage", fake_machines.vboxmanage(small_host), tmp_path, monkeypatch)
-    in_desktop_thread(
-        two_episodes, config("virtualbox", tmp_path, path_to_vm=str(vbox), screen_size=SMALL, headless=False)
-    )
-    tool.close()
-    assert ["startvm", "ab-12"] in small_host.calls and not any("headless" in call for call in small_host.calls)
-    assert small_host.calls.count(["snapshot", "ab-12", "restore", "init_state"]) == 2
 
 
 AWS = {"AWS_REGION": "ap-east-1", "AWS_SUBNET_ID": "subnet-1", "AWS_SECURITY_GROUP_ID": "sg-1"}
@@ -192,37 +167,37 @@ def test_azure_gets_its_machine_and_its_snapshot(small_host, in_desktop_thread, 
     assert not small_host.machines["group/vm"].running
 
 
-ALIYUN = {name: name.lower() for name in PROVIDERS["aliyun"].variables if name != "ALIYUN_REGION"}
+PLAIN_SDKS = {
+    "aliyun": [
+        *("alibabacloud_ecs20140526", "alibabacloud_ecs20140526.client", "alibabacloud_ecs20140526.models"),
+        *("alibabacloud_tea_openapi", "alibabacloud_tea_openapi.models"),
+        *("alibabacloud_tea_util", "alibabacloud_tea_util.client"),
+    ],
+    "volcengine": [
+        *("volcenginesdkcore", "volcenginesdkcore.rest", "volcenginesdkautoscaling"),
+        *("volcenginesdkecs", "volcenginesdkecs.models", "volcenginesdkecs.api"),
+    ],
+}
 
 
-@pytest.mark.desktop
-def test_aliyun_gets_its_region_from_the_recipe_though_it_looks_at_a_variable(
-    host, in_desktop_thread, tmp_path, monkeypatch
-):
-    use_sdk(fake_machines.aliyun(host), "aliyun", ALIYUN, monkeypatch)
-    monkeypatch.setenv("ALIYUN_REGION", "")  # monkeypatch puts back what the check sets
+@pytest.mark.parametrize("provider", PLAIN_SDKS)
+def test_a_cloud_whose_manager_handles_signals_starts_machines_in_a_thread(provider, in_desktop_thread, monkeypatch):
+    variables = {name: name.lower() for name in PROVIDERS[provider].variables}
+    use_sdk({name: fake_machines.Module(name) for name in PLAIN_SDKS[provider]}, provider, variables, monkeypatch)
+    adapt_module(provider)
+    manager = sys.modules[f"desktop_env.providers.{provider}.manager"]
+    assert in_desktop_thread(manager.signal.signal, manager.signal.SIGINT, manager.signal.SIG_DFL) is None
+
+
+def test_a_region_is_the_recipes_or_its_variables_and_never_two(tmp_path, monkeypatch):
+    """Their providers look at the variable alone."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    for name in (*PROVIDERS["aliyun"].variables, *PROVIDERS["volcengine"].variables):
+        monkeypatch.setenv(name, "set")
     monkeypatch.delenv("ALIYUN_REGION")
-    in_desktop_thread(two_episodes, config("aliyun", tmp_path, region="cn-hangzhou"))
-    starts = [call[1] for call in host.calls if call[0] == "run_instances"]
-    assert [(start["region_id"], start["image_id"]) for start in starts] == [("cn-hangzhou", "aliyun_image_id")] * 2
-    assert ("client", "cn-hangzhou", "aliyun_access_key_id") in host.calls
-    assert ("delete_instances", ["i-1"]) in host.calls
-
-
-VOLCENGINE = {name: name.lower() for name in PROVIDERS["volcengine"].variables}
-
-
-@pytest.mark.desktop
-def test_volcengine_gets_its_variables_and_a_region_that_contradicts_them_is_refused(
-    host, in_desktop_thread, tmp_path, monkeypatch
-):
-    use_sdk(fake_machines.volcengine(host), "volcengine", VOLCENGINE, monkeypatch)
-    in_desktop_thread(two_episodes, config("volcengine", tmp_path))
-    starts = [call[1] for call in host.calls if call[0] == "run_instances"]
-    assert [(start["image_id"], start["zone_id"]) for start in starts] == [
-        ("volcengine_image_id", "volcengine_zone_id")
-    ] * 2
-    assert ("configuration", "volcengine_region", "volcengine_access_key_id") in host.calls
+    check_provider(config("aliyun", tmp_path, region="cn-hangzhou"))
+    assert os.environ["ALIYUN_REGION"] == "cn-hangzhou"
     with pytest.raises(ConfigError, match="environment.region must be what VOLCENGINE_REGION says"):
         check_provider(config("volcengine", tmp_path, region="elsewhere"))
 

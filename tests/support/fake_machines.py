@@ -1,8 +1,8 @@
 """Machines at addresses of their own, and the tools and clouds that start them: stand-ins at the outermost boundary.
 
 A machine is an embedded desktop behind the ports of OSWorld's machines on an address of this host's loopback network.
-`vmrun` and `VBoxManage` are executables on the PATH; each cloud is its SDK's modules, with the calls that OSWorld's
-provider makes. Everything that was asked is kept in `calls`.
+`vmrun` is an executable on the PATH; a cloud is its SDK's modules, with the calls that OSWorld's provider makes.
+Everything that was asked is kept in `calls`.
 """
 
 from __future__ import annotations
@@ -111,29 +111,6 @@ def vmrun(host: Host) -> Callable[[list[str]], str]:
         if command == "getGuestIPAddress":
             return machine.address + "\n"
         {"start": machine.start, "revertToSnapshot": machine.revert, "stop": machine.revert}[command]()
-        return ""
-
-    return answer
-
-
-def vboxmanage(host: Host) -> Callable[[list[str]], str]:
-    """VirtualBox's `VBoxManage` for the machines of `host`, named by their UUIDs."""
-
-    def answer(arguments: list[str]) -> str:
-        host.calls.append(arguments)
-        command, *rest = arguments
-        if command == "list":
-            shown = [u for u, machine in host.machines.items() if machine.running or rest == ["vms"]]
-            return "\n".join(f'"osworld" {{{uuid}}}' for uuid in shown)
-        if command == "guestproperty":
-            return f"Value: {host.machines[rest[1]].address}\n"
-        machine = host.machines[rest[0]]
-        if command == "startvm":
-            machine.start()
-        elif command == "controlvm":
-            machine.running = False
-        elif command == "snapshot":
-            machine.revert()
         return ""
 
     return answer
@@ -267,81 +244,3 @@ def azure(host: Host) -> dict[str, Module]:
     }
     plain = ("azure", "azure.mgmt", "azure.core", "boto3")
     return {name: Module(name, **contents) for name, contents in modules.items()} | {n: Module(n) for n in plain}
-
-
-class Ecs:
-    """Alibaba's `ECSClient`."""
-
-    def __init__(self, host: Host, config: Any):
-        self._host = host
-        host.calls.append(("client", config.region_id, config.access_key_id))
-
-    def run_instances(self, request: Any) -> Any:
-        return _body(instance_id_sets=SimpleNamespace(instance_id_set=[self._host.run_instance(vars(request))]))
-
-    def describe_instances(self, request: Any) -> Any:
-        machine = self._host.machines[json.loads(request.instance_ids)[0]]
-        instance = SimpleNamespace(
-            status="Running" if machine.running else "Stopped",
-            vpc_attributes=SimpleNamespace(private_ip_address=SimpleNamespace(ip_address=[machine.address])),
-            public_ip_address=SimpleNamespace(ip_address=["203.0.113.1"]),
-            eip_address=None,
-        )
-        return _body(instances=SimpleNamespace(instance=[instance]))
-
-    def delete_instances(self, request: Any) -> None:
-        self._host.calls.append(("delete_instances", request.instance_id))
-        self._host.machines[request.instance_id[0]].revert()
-
-
-def _body(**contents: Any) -> Any:
-    return SimpleNamespace(body=SimpleNamespace(**contents))
-
-
-def aliyun(host: Host) -> dict[str, Module]:
-    """The three alibabacloud packages."""
-    util = SimpleNamespace(to_jsonstring=json.dumps)
-    ecs, openapi, tea = "alibabacloud_ecs20140526", "alibabacloud_tea_openapi", "alibabacloud_tea_util"
-    clients = {f"{ecs}.client": lambda config: Ecs(host, config), f"{tea}.client": util}
-    plain = (ecs, f"{ecs}.models", openapi, f"{openapi}.models", tea)
-    return {name: Module(name, Client=client) for name, client in clients.items()} | {n: Module(n) for n in plain}
-
-
-class EcsApi:
-    """Volcengine's `ECSApi`."""
-
-    def __init__(self, host: Host):
-        self._host = host
-
-    def run_instances(self, request: Any) -> Any:
-        return SimpleNamespace(instance_ids=[self._host.run_instance(vars(request))])
-
-    def describe_instances(self, request: Any) -> Any:
-        machine = self._host.machines[request.instance_ids[0]]
-        instance = SimpleNamespace(
-            status="RUNNING" if machine.running else "STOPPED",
-            eip_address=SimpleNamespace(ip_address="203.0.113.1"),
-            network_interfaces=[SimpleNamespace(primary_ip_address=machine.address)],
-        )
-        return SimpleNamespace(instances=[instance])
-
-    def delete_instance(self, request: Any) -> None:
-        self._host.calls.append(("delete_instance", request.instance_id))
-        self._host.machines[request.instance_id].revert()
-
-
-def volcengine(host: Host) -> dict[str, Module]:
-    """The modules of volcengine-python-sdk."""
-
-    class Configuration(SimpleNamespace):
-        def set_default(configuration) -> None:  # noqa: N805
-            host.calls.append(("configuration", configuration.region, configuration.ak))
-
-    return {
-        "volcenginesdkcore": Module("volcenginesdkcore", Configuration=Configuration),
-        "volcenginesdkcore.rest": Module("volcenginesdkcore.rest", ApiException=type("ApiException", (Exception,), {})),
-        "volcenginesdkautoscaling": Module("volcenginesdkautoscaling"),
-        "volcenginesdkecs": Module("volcenginesdkecs"),
-        "volcenginesdkecs.models": Module("volcenginesdkecs.models"),
-        "volcenginesdkecs.api": Module("volcenginesdkecs.api", ECSApi=lambda: EcsApi(host)),
-    }
