@@ -60,7 +60,7 @@ class ApiServer:
     def read(self, name):
         """A pod that was asked for once is scheduled, its machine boots, and it is ready when it is asked for again."""
         if name not in self.pods:
-            return 404, status_of(404, "NotFound", f'pods "{name}" not found')
+            return 404, {"kind": "Status", "message": f'pods "{name}" not found'}
         pod = self.pods[name]
         if pod["status"]["phase"] == "Pending" and self.becomes_ready:
             is_scheduled = "conditions" in pod["status"]
@@ -71,7 +71,7 @@ class ApiServer:
 
     def delete(self, name):
         if name not in self.pods:
-            return 404, status_of(404, "NotFound", f'pods "{name}" not found')
+            return 404, {"kind": "Status", "message": f'pods "{name}" not found'}
         if name in self.guests:
             self.guests.pop(name).stop()
         return 200, self.pods.pop(name)
@@ -104,18 +104,6 @@ class ApiServer:
         else:
             status, document = (self.read if handler.command == "GET" else self.delete)(name)
         handler.answer(status, json.dumps(document).encode(), Content_Type="application/json")
-
-
-def status_of(status, reason, message):
-    return {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "message": message,
-        "reason": reason,
-        "code": status,
-    }
 
 
 @pytest.fixture
@@ -183,23 +171,22 @@ def test_each_episode_is_played_and_evaluated_on_a_pod_of_its_own(make, api):
     assert not api.pods
 
 
-def test_a_pod_that_ended_is_a_lost_desktop_and_never_evaluated(make, api):
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        (lambda api: api.end("Failed", "Evicted"), "pod arpo-desktop-.* ended: Evicted"),
+        (lambda api: api.delete(*api.pods), "the API server has no pod .*: 404"),
+    ],
+)
+def test_a_pod_that_ended_or_was_deleted_is_a_lost_desktop_and_never_evaluated(make, api, end, message):
     environment = make()
     environment.reset(task())
-    api.end("Failed", "Evicted")
-    with pytest.raises(DesktopLostError, match="pod arpo-desktop-.* ended: Evicted"):
+    end(api)
+    with pytest.raises(DesktopLostError, match=message):
         environment.step(CLICK)
     with pytest.raises(DesktopLostError):
         environment.evaluate()
     environment.reset(task())  # on another
-
-
-def test_a_pod_that_somebody_deleted_is_a_lost_desktop(make, api):
-    environment = make()
-    environment.reset(task())
-    api.delete(*api.pods)
-    with pytest.raises(DesktopLostError, match="the API server has no pod .*: 404"):
-        environment.step(CLICK)
 
 
 def test_a_pod_that_does_not_become_ready_is_no_desktop_and_is_deleted(make, api):

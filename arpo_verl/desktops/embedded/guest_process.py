@@ -204,10 +204,7 @@ class GuestProcess:
             "files": {} if user_id is None else sandbox.identity(user_id),
         }
         try:
-            if not (pid := self._process.pid):  # 0 would be this process
-                raise ProcessLookupError("it ended at once")
-            self._cgroup.admit(pid)
-            self._process.die_first()
+            self._process.move_to(self._cgroup)
             self._control.send(json.dumps(words).encode())
         except OSError as error:
             raise DesktopBootError(f"the desktop's sandbox is gone ({error}){self._last_words()}") from error

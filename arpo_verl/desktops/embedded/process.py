@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO
 
+from arpo_verl.desktops.embedded.cgroups import Cgroup
 from arpo_verl.lib import reaper
 
 
@@ -33,12 +34,19 @@ class ProcessHandle:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.descriptor, signal.SIGKILL)
 
-    def die_first(self) -> None:
-        """Let the kernel kill it, and what it starts, before this process when memory runs out.
+    def move_to(self, group: Cgroup) -> None:
+        """Put it, and what it starts from now on, under a group's limits, and before us where memory runs out.
 
-        It sets the same for itself. But what we set, with root's CAP_SYS_RESOURCE, its programs cannot lower.
+        It sets the latter for itself too. But what we set, with root's CAP_SYS_RESOURCE, its programs cannot lower.
+
+        Raises:
+            OSError: it has ended.
         """
-        with contextlib.suppress(OSError), open(f"/proc/{self.pid}/oom_score_adj", "r+") as score:
+        pid = self.pid
+        if not pid:  # 0 would be this process
+            raise ProcessLookupError("it ended at once")
+        group.admit(pid)
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "r+") as score:
             score.write(str(max(500, int(score.read()))))
 
     def has_ended(self, timeout_s: float = 0.0) -> bool:

@@ -40,11 +40,25 @@ TRACES = {
         "xclip -o -selection clipboard 2>&1",
     ),
     "keyboard": ("setxkbmap de", "setxkbmap -query"),
+    "limits of process 1": (
+        "prlimit --pid 1 --fsize=2000000:2000000 --nofile=64:64; renice -n 19 -p 1; chrt -i -p 0 1; true",
+        "ulimit -Ha; nice; chrt -p $$ | cut -d: -f2",
+    ),
     "files": ("touch /tmp/left ~/left /var/tmp/left /run/left /dev/shm/left", "ls -d /*/left /*/*/left 2> /dev/null"),
+    "what is in the home": ("mkdir -p a/b locked; touch a/b/c locked/x; chmod 0 locked", "ls -a ~ /run/user/1000"),
+    "start-up files": ("echo changed >> ~/.bashrc", "cat ~/.bashrc"),
+    "windows": (
+        "setsid xterm > /dev/null 2>&1 & until wmctrl -lx | grep -q xterm; do sleep 0.1; done",
+        "wmctrl -lx | grep -c xterm; pgrep -x xterm",
+    ),
     "System V memory": ("ipcmk -M 4096", "cat /proc/sysvipc/shm"),
     "processes": ("setsid sleep 1234 > /dev/null 2>&1 &", "pgrep -x sleep"),
+    # Last: nobody else writes there then.
+    "modes of folders": ("chmod 555 /var/tmp /dev/shm; chmod 700 /tmp", "stat -c %a /home /tmp /run /var/tmp /dev/shm"),
     "host name": ("hostname left; true", "hostname"),
 }
+REFUSED = {"priority of input and output", "priority", "limits of process 1", "modes of folders", "host name"}
+"""What the kernel may refuse an episode."""
 SET_IN_PYTHON = "import builtins, os; builtins.left = 1; os.environ['LEFT'] = '1'; os.chdir('/tmp')"
 SHOWN_BY_PYTHON = "import builtins, os; print(hasattr(builtins, 'left'), os.environ.get('LEFT'), os.getcwd())"
 
@@ -58,25 +72,27 @@ def seen(desktop: Desktop) -> dict[str, str]:
     return {**first, **rest, "interpreter": python}
 
 
-def test_the_second_of_two_episodes_sees_what_the_first_saw(jail, attacked):
-    """The second was booted behind the first, while that one changed all it could."""
-    own, before = namespaces(attacked), seen(jail)
-    assert own.keys() >= ALWAYS_OWN
+def test_the_next_of_two_episodes_sees_what_the_first_saw(jail, attacked):
+    """The second was booted behind the first, while that one changed all it could; the third after the second had."""
+    before = seen(jail)
+    for is_ahead in (True, False):
+        own = namespaces(attacked)
+        assert own.keys() >= ALWAYS_OWN
+        if is_ahead:
+            attacked.boot_next()
+        desktop = attach(attacked)
+        for change, _ in TRACES.values():
+            desktop.sh(change)
+        desktop.controller.execute_python_command(SET_IN_PYTHON)
+        changed = seen(desktop)
+        assert {name for name in before if changed[name] == before[name]} <= REFUSED
+        attacked.revert_to_snapshot()
 
-    attacked.boot_next()
-    for change, _ in TRACES.values():
-        jail.sh(change)
-    jail.controller.execute_python_command(SET_IN_PYTHON)
-    changed = seen(jail)
-    same = {name for name in before if changed[name] == before[name]}
-    assert same <= {"priority of input and output", "priority", "host name"}, "what the kernel refuses an episode"
-    attacked.revert_to_snapshot()
-
-    assert seen(attach(attacked)) == before
-    others = namespaces(attacked)
-    shared = {name for name in own if own[name] == others[name]}
-    # One user of the machine each, or a namespace of users each; clocks are the machine's.
-    assert shared <= {"user", "time"} and ("user" in shared) == (attacked._guest._user is not None)
+        assert seen(attach(attacked)) == before
+        others = namespaces(attacked)
+        shared = {name for name in own if own[name] == others[name]}
+        # One user of the machine each, or a namespace of users each; clocks are the machine's.
+        assert shared <= {"user", "time"} and ("user" in shared) == (attacked._guest._user is not None)
 
 
 def test_one_desktop_at_most_is_booted_ahead(booted, monkeypatch):

@@ -99,24 +99,6 @@ def test_fresh_desktop_shows_a_plain_background_of_the_configured_size():
         assert len(image.crop((0, 0, 780, 580)).getcolors()) == 1  # the pointer is in the corner
 
 
-def test_revert_leaves_no_file_process_window_or_shared_memory(desktop):
-    sh, controller = desktop.sh, desktop.controller
-    # A checkout below /tmp or /home is visible there, for its interpreter's sake.
-    places = "ls /home; ls /var/tmp /dev/shm /tmp"
-    before, files = controller.get_vm_directory_tree("/home/user"), sh(places)
-    sh("mkdir -p ~/a/b ~/locked && touch ~/a/b/c ~/locked/x /tmp/t /var/tmp/t /run/t /dev/shm/t && chmod 0 ~/locked")
-    sh("setsid nohup sleep 1234 > /dev/null 2>&1 & ipcmk -M 4096; echo changed > ~/.bashrc")
-    desktop.setup._launch_setup(["xterm"])
-    eventually(lambda: "xterm" in sh("wmctrl -lx"))
-
-    desktop.provider.revert_to_snapshot()
-
-    assert controller.get_vm_directory_tree("/home/user") == before
-    assert sh(places) == files and "user" in files.split() and "t" not in files.split()
-    assert "changed" not in sh("cat ~/.bashrc")
-    assert sh("pgrep -x sleep; pgrep -x xterm; wmctrl -l; tail -n +2 /proc/sysvipc/shm") == ""
-
-
 def test_an_untouched_desktop_is_not_booted_again_and_a_used_one_is_another_fork_of_the_same_template(desktop):
     provider = desktop.provider
     guest, address = provider._guest, provider.get_ip_address()

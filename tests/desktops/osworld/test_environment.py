@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import errno
+import functools
 import json
 import os
 from types import SimpleNamespace
@@ -46,6 +47,18 @@ from arpo_verl.types import Fail, Finish, GuestRequest, Hotkey, Size, TypeText, 
 @pytest.fixture
 def make(scripted):
     return lambda **options: scripted(**{"wait_s": 0.02, **options})
+
+
+def answer(guest, replies):
+    """From now on each path gets its reply; of a list one after the other, the last for ever."""
+    for path, reply in replies.items():
+        in_turn = reply if isinstance(reply, list) else [reply]
+        guest.replies[path] = functools.partial(next, iter(in_turn), in_turn[-1])
+
+
+def expecting(outcome):
+    """A block that raises what `outcome` has as error and message, if it is such a pair."""
+    return pytest.raises(outcome[0], match=outcome[1]) if isinstance(outcome, tuple) else contextlib.nullcontext()
 
 
 def test_an_episode_runs_through_the_client(make, guest, capsys):
@@ -122,27 +135,27 @@ def test_a_screen_of_another_size_or_none_does_not_boot(make, guest):
         make().prepare()
 
 
-@pytest.mark.parametrize(
-    ("path", "reply", "step"),
-    [
-        ("/setup/launch", (500, "no xterm here"), LAUNCH),
-        ("/setup/launch", DROP, LAUNCH),
-        ("/setup/execute", (500, "no xterm here"), {"type": "execute", "parameters": {"command": ["x"]}}),
-        ("/setup/activate_window", DROP, {"type": "activate_window", "parameters": {"window_name": "x"}}),
-    ],
-)
-def test_a_set_up_step_that_failed_silently_is_noticed(make, guest, path, reply, step):
-    guest.replies[path] = lambda: reply
-    with pytest.raises(DesktopSetupError):
-        make().reset(task(config=[step]))
+ACTIVATE = {"type": "activate_window", "parameters": {"window_name": "x"}}
+EXECUTE = {"type": "execute", "parameters": {"command": ["x"]}}
+SILENT = {
+    "a program does not start": ([LAUNCH], {"/setup/launch": (500, "no xterm here")}, "/setup/launch|xterm"),
+    "no answer to a start": ([LAUNCH], {"/setup/launch": DROP}, "xterm"),
+    "a command fails": ([EXECUTE], {"/setup/execute": (500, "no xterm here")}, "no xterm here"),
+    "no answer to a step": ([ACTIVATE], {"/setup/activate_window": DROP}, "/setup/activate_window"),
+    "a later step makes none good": ([ACTIVATE] * 2, {"/setup/activate_window": [DROP, (200, "")]}, "activate_window"),
+    "a window is not there": ([ACTIVATE], {}, None),
+}
 
 
-def test_a_window_that_is_not_there_is_no_fault_and_a_step_that_failed_is_not_made_good_later(make, guest):
-    make().reset(task(config=[{"type": "activate_window", "parameters": {"window_name": "x"}}]))
-    replies = iter([DROP, (200, "activated")])
-    guest.replies["/setup/activate_window"] = lambda: next(replies)
-    with pytest.raises(DesktopSetupError, match="/setup/activate_window"):
-        make().reset(task(config=[{"type": "activate_window", "parameters": {"window_name": "x"}}] * 2))
+@pytest.mark.parametrize("case", SILENT)
+def test_a_set_up_step_that_failed_silently_is_noticed_and_its_desktop_not_used_again(make, guest, case):
+    steps, replies, message = SILENT[case]
+    environment = make()
+    answer(guest, replies)
+    with expecting(message and (DesktopSetupError, message)):
+        environment.reset(task(config=steps))
+    environment.reset(task())
+    assert guest.starts == 2
 
 
 def test_steps_before_a_verdict_answer_for_nothing_that_was_lost_before_them(make, guest):
@@ -164,54 +177,48 @@ def test_a_desktop_that_is_waited_for_long_is_not_one_that_sends_too_much(make, 
         assert environment.step(Wait()).screenshot == png()
 
 
-def test_a_desktop_is_not_reused_after_half_a_set_up(make, guest):
-    environment = make()
-    guest.replies["/setup/launch"] = lambda: (500, "")
-    with pytest.raises(DesktopSetupError):
-        environment.reset(task(config=[LAUNCH]))
-    environment.reset(task())
-    assert guest.starts == 2
-
-
-@pytest.mark.parametrize(
-    ("path", "reply", "error", "message"),
-    [
-        ("/execute", executed("", 1, "Xlib: lost"), DesktopUnclearError, "could not do Click: Xlib: lost"),
-        ("/execute", executed("", -9), DesktopUnclearError, "Click"),
-        ("/execute", (200, "[]"), DesktopUnclearError, "Click"),
-        ("/execute", (200, ""), DesktopUnclearError, "Click"),
-        ("/execute", (500, "broken"), DesktopLostError, "did not answer Click"),
-        ("/execute", DROP, DesktopLostError, "did not answer Click"),
-        ("/screenshot", (500, "no display"), DesktopLostError, "no screenshot"),
-    ],
-)
-def test_an_action_that_failed_silently_is_noticed(make, guest, path, reply, error, message):
-    environment = make()
-    environment.reset(task())
-    guest.replies[path] = lambda: reply
-    with pytest.raises(error, match=message):
-        environment.step(CLICK)
-
-
 UNKNOWN_KEY = "Traceback (most recent call last):\nValueError: cannot type '\\x07': no key gives it"
+NO_MAP = "RuntimeError: the X server did not take the key map"
+TOO_LONG = json.dumps({"message": "[Errno 7] Argument list too long: 'python'"})
+SMALLER = Size(160, 120)
+# An action, what is answered, and the screenshot that follows or the error.
+STEPS = {
+    "fails": (CLICK, {"/execute": executed("", 1, "Xlib: lost")}, (DesktopUnclearError, "do Click: Xlib: lost")),
+    "is killed": (CLICK, {"/execute": executed("", -9)}, (DesktopUnclearError, "Click")),
+    "answers a list": (CLICK, {"/execute": (200, "[]")}, (DesktopUnclearError, "Click")),
+    "answers nothing": (CLICK, {"/execute": (200, "")}, (DesktopUnclearError, "Click")),
+    "server error": (CLICK, {"/execute": (500, "broken")}, (DesktopLostError, "did not answer Click")),
+    "no answer": (CLICK, {"/execute": DROP}, (DesktopLostError, "did not answer Click")),
+    "no display": (CLICK, {"/screenshot": (500, "no display")}, (DesktopLostError, "no screenshot")),
+    "no picture": (CLICK, {"/screenshot": (200, b"<html>502</html>")}, (DesktopLostError, "no screenshot")),
+    "a picture's head": (CLICK, {"/screenshot": (200, png()[:16] + bytes(20))}, (DesktopLostError, "no image")),
+    # Its header is whole: whoever decodes it says so.
+    "half a picture": (CLICK, {"/screenshot": (200, png()[:60])}, png()[:60]),
+    # The guest lives, by its answer to the second: the episode goes on.
+    "raises": (Hotkey(("\x07",)), {"/execute": [executed("", 1, UNKNOWN_KEY), executed()]}, png()),
+    "too long for a command line": (CLICK, {"/execute": (500, TOO_LONG)}, png()),
+    # Typing raises only for keys that it was sure of.
+    "text raises": (
+        TypeText("é"),
+        {"/execute": [executed("", 1, NO_MAP), executed()]},
+        (DesktopUnclearError, "could not do TypeText: RuntimeError: the X server did not take"),
+    ),
+    "a smaller resolution": (
+        CLICK,
+        {"/screen_size": (200, json.dumps(SMALLER._asdict())), "/screenshot": (200, png(size=SMALLER))},
+        png(size=SMALLER),
+    ),
+}
 
 
-def test_an_action_that_raises_in_a_guest_that_lives_is_no_fault_and_the_episode_goes_on(make, guest):
+@pytest.mark.parametrize("case", STEPS)
+def test_an_action_that_failed_silently_is_noticed(make, guest, case):
+    action, replies, outcome = STEPS[case]
     environment = make()
     environment.reset(task())
-    guest.replies["/execute"] = lambda: executed() if "position" in guest.code()[-1] else executed("", 1, UNKNOWN_KEY)
-    assert environment.step(Hotkey(("\x07",))).screenshot == png()
-    guest.replies["/execute"] = lambda: (500, json.dumps({"message": "[Errno 7] Argument list too long: 'python'"}))
-    assert environment.step(CLICK).screenshot == png()
-
-
-def test_text_that_failed_to_be_typed_is_the_desktops_fault_and_never_passed_over(make, guest):
-    environment = make()
-    environment.reset(task())
-    raised = "RuntimeError: the X server did not take the key map"
-    guest.replies["/execute"] = lambda: executed() if "position" in guest.code()[-1] else executed("", 1, raised)
-    with pytest.raises(DesktopUnclearError, match="could not do TypeText: RuntimeError: the X server did not take"):
-        environment.step(TypeText("é"))
+    answer(guest, replies)
+    with expecting(outcome):
+        assert environment.step(action).screenshot == outcome
 
 
 def test_text_that_no_keyboard_has_is_refused_by_provider_and_character(make, guest):
@@ -232,26 +239,6 @@ def test_a_long_text_is_typed_in_parts(make, guest):
     sent = [code[code.rindex("pyautogui.write(") :] for code in guest.code()[asked:]]
     typed = [ast.literal_eval(ast.parse(call).body[0].value.args[0]) for call in sent]
     assert len(typed) == 4 and "".join(typed) == text
-
-
-def test_an_episode_goes_on_at_a_smaller_resolution(make, guest):
-    environment, smaller = make(), Size(160, 120)
-    environment.reset(task())
-    guest.replies["/screen_size"] = lambda: (200, json.dumps(smaller._asdict()))
-    guest.replies["/screenshot"] = lambda: (200, png(size=smaller))
-    assert environment.step(CLICK).screenshot == png(size=smaller)
-
-
-@pytest.mark.parametrize("sent", [png()[:60], b"\x89PNG\r\n\x1a\n" + bytes(20), b"<html>502</html>"])
-def test_a_screenshot_that_is_none_is_a_fault(make, guest, sent):
-    environment = make()
-    environment.reset(task())
-    guest.replies["/screenshot"] = lambda: (200, sent)
-    if sent == png()[:60]:
-        environment.step(CLICK)  # its header is whole: whoever decodes it says so
-        return
-    with pytest.raises(DesktopLostError, match="no screenshot|no image"):
-        environment.step(CLICK)
 
 
 ASKED = GuestRequest("POST", "/execute", "application/json", b'{"command": ["true"]}')
@@ -302,135 +289,92 @@ def test_an_action_is_never_sent_twice(make, guest):
 
 
 VM_FILE = {"type": "vm_file", "path": "/a", "dest": "a"}
-
-
 VLC_CONFIG = {"type": "vlc_config", "dest": "vlcrc"}
 VLC_SETTING = {"type": "rule", "rules": {"expected_qt_bgcone": 0}}
-NOT_THERE = {
-    "a metric that takes None": task(func="compare_text_file", result=VM_FILE, expected=VM_FILE),
-    "a metric that finds nothing like nothing": task(func="literal_match", result=VM_FILE, expected=VM_FILE),
-    "a metric that raises": task(func="check_file_exists", result=VM_FILE, expected={}),
-    "a getter that raises": task(func="check_qt_bgcone", result=VLC_CONFIG, expected=VLC_SETTING),
-    "several metrics": task(
-        func=["check_file_exists", "exact_match"],
-        result=[VM_FILE, RESULT],
-        expected=[None, {"type": "rule", "rules": {"expected": "yes"}}],
-    ),
-}
+EXPECTED_YES = {"type": "rule", "rules": {"expected": "yes"}}
 # DesktopEnv calls an expected getter of each of several metrics, or of none.
-NOT_THERE["several metrics"].spec["evaluator"]["expected"][0] = {"type": "rule", "rules": {}}
+SEVERAL = {
+    "func": ["check_file_exists", "exact_match"],
+    "result": [VM_FILE, RESULT],
+    "expected": [{"type": "rule", "rules": {}}, EXPECTED_YES],
+}
+RAISES = task(func="check_qt_bgcone", result=VLC_CONFIG, expected=VLC_SETTING)
+SAME_FILE = task(func="compare_text_file", result=VM_FILE, expected=VM_FILE)
+IN_ONE_FILE = [{"type": "rule", "rules": {"expected": [text]}} for text in ("x", "y")]
+NO_UPLOAD = {"type": "upload_file", "parameters": {"files": [{"local_path": "/no/such", "path": "/a"}]}}
+LINUX = {"/execute": executed("Linux")}
+# A task, what is answered, and the score or the error. No file and no window is there, unless an answer says so.
+VERDICTS = {
+    "not there: a metric takes None": (SAME_FILE, LINUX, 0.0),
+    "not there: nothing is like nothing": (task(func="literal_match", result=VM_FILE, expected=VM_FILE), LINUX, 0.0),
+    "not there: a metric raises": (task(func="check_file_exists", result=VM_FILE, expected={}), LINUX, 0.0),
+    "not there: a getter raises": (RAISES, LINUX, 0.0),
+    "not there: one of several": (task(**SEVERAL), LINUX, 0.0),
+    "not there: one of two alternatives": (task(**SEVERAL, conj="or"), {"/execute": executed("yes")}, 1.0),
+    "the guest is in trouble": (
+        RAISES,
+        LINUX | {"/file": (500, "out of memory")},
+        (DesktopError, "TypeError|did not answer /file"),
+    ),
+    "the guest is gone": (RAISES, LINUX | {"/file": DROP}, (DesktopError, "TypeError|did not answer /file")),
+    "a metric breaks on what is there": (
+        task(func="is_vlc_playing", result=VM_FILE, expected=VLC_SETTING),
+        {"/file": (200, "no XML")},
+        (EvaluatorError, "ParseError"),
+    ),
+    # test_faults.py has the whole table, without the sandbox.
+    "what one check lost the next gets": (
+        task(func=["file_contains"] * 2, conj="or", result=[VM_FILE] * 2, expected=IN_ONE_FILE),
+        {"/file": [(500, "lost"), (200, "x")]},
+        (DesktopUnclearError, "did not answer /file"),
+    ),
+    "the guest died meanwhile": (
+        SAME_FILE,
+        {"/screenshot": [(200, png()), (500, "")]},
+        (DesktopLostError, "gone when its task was evaluated"),
+    ),
+    # The window is gone in both, which only a step that needs it minds.
+    "a postconfig's file is gone": (
+        task(postconfig=[ACTIVATE, {"type": "open", "parameters": {"path": "/removed"}}]),
+        {"/setup/open_file": (404, "no such file")},
+        0.0,
+    ),
+    "a postconfig of this host's": (task(postconfig=[ACTIVATE, NO_UPLOAD]), {}, (EvaluatorError, "Invalid local path")),
+}
 
 
-@pytest.mark.parametrize("case", NOT_THERE)
-def test_what_the_guest_says_is_not_there_scores_zero_at_once(make, guest, case, monkeypatch):
+@pytest.mark.parametrize("case", VERDICTS)
+def test_what_is_not_there_scores_zero_and_what_fails_gives_no_verdict(make, guest, case):
+    spec, replies, outcome = VERDICTS[case]
     environment = make()
-    environment.reset(NOT_THERE[case])
-    guest.replies["/execute"] = lambda: executed("Linux")
-    rests = []
-    monkeypatch.setattr("desktop_env.controllers.python.time", SimpleNamespace(sleep=rests.append))
-    assert environment.evaluate().score == 0.0 and sum(rests) == 0
-
-
-@pytest.mark.parametrize("reply", [(500, "out of memory"), DROP])
-def test_a_guest_that_does_not_say_so_gives_no_verdict(make, guest, reply):
-    environment = make()
-    environment.reset(NOT_THERE["a getter that raises"])
-    guest.replies["/execute"] = lambda: executed("Linux")
-    guest.replies["/file"] = lambda: reply
-    with pytest.raises(DesktopError, match="TypeError|did not answer /file"):
-        environment.evaluate()
-
-
-def test_a_metric_that_breaks_on_what_is_there_gives_no_verdict(make, guest):
-    environment = make()
-    guest.replies["/file"] = lambda: (200, "no XML")
-    environment.reset(task(func="is_vlc_playing", result=VM_FILE, expected=VLC_SETTING))
-    with pytest.raises(EvaluatorError, match="ParseError"):
-        environment.evaluate()
-
-
-def test_an_answer_that_one_check_lost_is_not_made_good_by_the_answer_to_the_next(make, guest):
-    """In the sandbox; test_faults.py has the whole table."""
-    environment = make(guest_attempts=1)
-    rules = [{"type": "rule", "rules": {"expected": [text]}} for text in ("x", "y")]
-    environment.reset(task(func=["file_contains"] * 2, conj="or", result=[VM_FILE] * 2, expected=rules))
-    replies = iter([(500, "lost")])
-    guest.replies["/file"] = lambda: next(replies, (200, "x"))
-    with pytest.raises(DesktopUnclearError, match="did not answer /file"):
-        environment.evaluate()
-
-
-def test_the_other_of_two_alternatives_still_counts_where_one_is_not_there(make, guest):
-    environment = make()
-    either = NOT_THERE["several metrics"].spec["evaluator"] | {"conj": "or"}
-    environment.reset(task(**either))
-    guest.replies["/execute"] = lambda: executed("yes")
-    assert environment.evaluate().score == 1.0
-
-
-def test_a_file_that_is_missing_on_this_host_is_a_fault_though_the_client_would_score_it(make, guest, monkeypatch):
-    environment = make()
-    environment.reset(task())
-    environment._evaluator = EvaluatedHere()
-
-    def lost(env, config):
-        raise FileNotFoundError("the host's own")
-
-    environment._client.result_getter = lost
-    score_absent_results(environment._client)
-    with pytest.raises(EvaluatorError, match="lost found no file on this host"):
-        environment.evaluate()
-
-
-def test_a_metric_that_fails_for_this_hosts_sake_gives_no_verdict_though_the_result_is_not_there(make, guest):
-    environment = make()
-    environment.reset(task(func="compare_text_file", result=VM_FILE, expected={"type": "rule", "rules": {}}))
-    environment._evaluator = EvaluatedHere()
-    guest.replies["/file"] = lambda: (404, "")
-
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    environment._client.metric = full
-    score_absent_results(environment._client)
-    with pytest.raises(EvaluatorError, match="No space left"):
-        environment.evaluate()
-
-
-def test_a_zero_from_a_guest_that_died_is_no_verdict(make, guest):
-    environment = make()
-    environment.reset(task(func="compare_text_file", result=VM_FILE, expected=VM_FILE))
-
-    def dies():
-        guest.replies["/screenshot"] = lambda: (500, "")
-        return 404, ""
-
-    guest.replies["/file"] = dies
-    with pytest.raises(DesktopLostError, match="gone when its task was evaluated"):
-        environment.evaluate()
+    environment.reset(spec)
+    answer(guest, replies)
+    with expecting(outcome):
+        assert environment.evaluate().score == outcome
 
 
 @pytest.mark.parametrize(
-    ("step", "scored"),
+    ("part", "error", "message"),
     [
-        ({"type": "open", "parameters": {"path": "/removed"}}, True),
-        ({"type": "upload_file", "parameters": {"files": [{"local_path": "/no/such", "path": "/a"}]}}, False),
+        ("result_getter", FileNotFoundError("the host's own"), "lost found no file on this host"),
+        ("metric", OSError(errno.ENOSPC, "No space left on device"), "No space left"),
     ],
 )
-def test_a_postconfig_step_that_failed_scores_zero_only_for_what_is_not_there_for_it(make, guest, step, scored):
-    """The window is gone in both cases, which only the first step minds."""
+def test_what_fails_for_this_hosts_sake_gives_no_verdict_though_the_client_would_score_it(make, part, error, message):
+    def lost(*_, **__):
+        raise error
+
     environment = make()
-    environment.reset(task(postconfig=[{"type": "activate_window", "parameters": {"window_name": "x"}}, step]))
-    guest.replies["/setup/open_file"] = lambda: (404, "no such file")
-    if scored:
-        assert environment.evaluate().score == 0.0
-    else:
-        with pytest.raises(EvaluatorError, match="Invalid local path"):
-            environment.evaluate()
+    environment.reset(task(func="compare_text_file", result=VM_FILE, expected={"type": "rule", "rules": {}}))
+    environment._evaluator = EvaluatedHere()
+    setattr(environment._client, part, lost)
+    score_absent_results(environment._client)
+    with pytest.raises(EvaluatorError, match=message):
+        environment.evaluate()
 
 
 @pytest.mark.skipif(__import__("importlib.util").util.find_spec("easyocr") is not None, reason="easyocr is installed")
-def test_a_metric_without_its_package_says_so_though_it_catches_everything(make, guest, tmp_path):
+def test_a_metric_without_its_package_says_so_though_it_catches_everything():
     from arpo_verl.desktops.osworld.lean_imports import _Deferred
     from arpo_verl.errors import MissingDependencyError
 
@@ -533,12 +477,12 @@ def test_a_verdict_is_given_up_before_the_pool_gives_the_desktop_up():
 def test_a_guest_that_points_elsewhere_is_not_followed(make, guest, elsewhere):
     url, asked = elsewhere
     environment = make()
-    environment.reset(task(func="compare_text_file", result=VM_FILE, expected=VM_FILE))
+    environment.reset(SAME_FILE)
     for path in ("/execute", "/file"):
         guest.replies[path] = lambda: (307, {"Location": f"{url}/api/jobs/"}, "")
     with pytest.raises(DesktopError):
         environment.step(CLICK)
-    environment.reset(task(func="compare_text_file", result=VM_FILE, expected=VM_FILE))
+    environment.reset(SAME_FILE)
     with contextlib.suppress(DesktopError):
         assert environment.evaluate().score == 0.0
     assert not asked

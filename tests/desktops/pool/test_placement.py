@@ -20,25 +20,20 @@ def docker_config(**options):
     return EnvironmentConfig(provider="docker", screen_size=(1920, 1080), **options)
 
 
-def test_desktops_are_shared_in_proportion_to_what_nodes_offer():
-    placements = place(range(4), [A, B, C], {}, desktops_per_worker=1)
-    hosts = [placement.offer for placement in placements]
-    assert [hosts.count(offer) for offer in (A, B, C)] == [2, 1, 1]
-    assert sorted(slot for placement in placements for slot in placement.slots) == [0, 1, 2, 3]
-
-
-def test_a_worker_process_serves_as_many_desktops_as_the_recipe_says():
-    placements = place(range(8), [A, B, C], {}, desktops_per_worker=3)
-    assert sorted((p.offer.node_id, len(p.slots)) for p in placements) == [("a", 1), ("a", 3), ("b", 2), ("c", 2)]
-
-
-def test_units_in_use_are_not_given_twice_and_the_rest_waits():
-    placements = place([5, 6, 7], [A, B], {A: 3, B: 2}, desktops_per_worker=16)
-    assert placements == [Placement((5,), A)]
-    assert place([5], [A], {A: 4}, desktops_per_worker=1) == []
-    assert place([5], [], {}, desktops_per_worker=1) == []
-    # Without offers, Ray chooses the node.
-    assert place(range(3), None, {}, desktops_per_worker=2) == [Placement((0, 1)), Placement((2,))]
+@pytest.mark.parametrize(
+    ("slots", "offers", "used", "per_worker", "placed"),
+    [
+        (range(4), [A, B, C], {}, 1, [((0,), A), ((1,), A), ((2,), B), ((3,), C)]),
+        (range(8), [A, B, C], {}, 3, [((0, 1, 4), A), ((5,), A), ((2, 6), B), ((3, 7), C)]),
+        ([5, 6, 7], [A, B], {A: 3, B: 2}, 16, [((5,), A)]),
+        ([5], [A], {A: 4}, 1, []),
+        ([5], [], {}, 1, []),
+        (range(3), None, {}, 2, [((0, 1), None), ((2,), None)]),
+    ],
+    ids=["in proportion", "so many a process", "in use", "all in use", "none", "Ray chooses"],
+)
+def test_desktops_are_shared_among_what_nodes_offer(slots, offers, used, per_worker, placed):
+    assert place(slots, offers, used, per_worker) == [Placement(group, offer) for group, offer in placed]
 
 
 def test_offers_are_read_from_live_nodes_by_prefix():

@@ -24,7 +24,7 @@ class _SockFprog(ctypes.Structure):
 
 
 def die_first() -> None:
-    """Let the kernel kill this process before the trainer when memory runs out; see `ProcessHandle.die_first` too."""
+    """Let the kernel kill this process before the trainer when memory runs out; see `ProcessHandle.move_to` too."""
     with open("/proc/self/oom_score_adj", "r+") as score:
         if int(score.read()) < _DIE_FIRST:  # a pod may have a higher one, which it may not lower
             score.write(str(_DIE_FIRST))
@@ -55,6 +55,22 @@ def become(user_id: int | None) -> None:
 def hide() -> None:
     """Keep other programs of this user from attaching to this process and its forks. An exec undoes this."""
     check(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "dumpable")
+
+
+def lose(user_id: int | None, code: bytes) -> None:
+    """Become `user_id` (None: keep the user) for ever, without any capability, and refuse what the filter `code` does.
+
+    No other program of this user may attach to this process: one that it starts, such as Playwright's driver, may be
+    the policy's.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    gain_none()
+    become(user_id)
+    hide()
+    if code:
+        refuse_calls(code)
 
 
 def bound(pids: int, data_bytes: int | None) -> None:

@@ -118,12 +118,8 @@ def _mount_proc(walls: Walls) -> None:
 def _lose_privileges(walls: Walls, user_id: int | None, pids: int, data_bytes: int | None) -> None:
     if walls.user_id is not None:
         namespaces.become_in_own_users(walls.user_id)
-    privileges.gain_none()
-    privileges.become(user_id)
+    privileges.lose(user_id, bytes.fromhex(walls.seccomp))
     privileges.bound(pids, data_bytes)
-    privileges.hide()
-    if walls.seccomp:
-        privileges.refuse_calls(bytes.fromhex(walls.seccomp))
 
 
 def _mount_memory(walls: Walls) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.desktops.embedded import seccomp
-from arpo_verl.desktops.embedded.guest import fork_server, namespaces, privileges
+from arpo_verl.desktops.embedded.guest import children, fork_server, namespaces, privileges
 from arpo_verl.desktops.embedded.guest.namespaces import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, mount
 from arpo_verl.desktops.embedded.machine_provider import GUEST_PORTS, GuestAddress, MachineProvider
 from arpo_verl.desktops.osworld.verdict import messages
@@ -78,9 +78,11 @@ def serve(control_fd: int) -> None:
 
 
 def _become_sandbox(descriptors: list[int]) -> None:
-    (channel,) = descriptors
-    _close_descriptors({channel})
-    main(channel)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nowhere, standard)
+    children.close_all_but(descriptors)
+    main(*descriptors)
 
 
 def warm_up() -> None:
@@ -117,7 +119,7 @@ def _shut_in(channel: socket.socket, request: VerdictRequest) -> None:
     messages.send_descriptors(channel, [listener.fileno() for listener in listeners])
     for listener in listeners:
         listener.close()  # only the worker, which has a copy, accepts
-    _drop_privileges(request.user_id)
+    privileges.lose(request.user_id, seccomp.filter_program() if seccomp.is_supported() else b"")
     os.umask(0o077)
     for folder in (CACHE, WORK, os.environ["HOME"]):
         os.mkdir(folder)
@@ -146,20 +148,6 @@ def _enter_own_namespaces(scratch_bytes: int) -> None:
     namespaces.open_loopback()
 
 
-def _drop_privileges(user_id: int | None) -> None:
-    """Become `user_id` (None: keep the user), without any capability, for ever; no process may look into this one.
-
-    Raises:
-        OSError: the kernel refuses.
-    """
-    privileges.gain_none()
-    privileges.become(user_id)
-    # A program that it starts, such as Playwright's driver, runs as the same user.
-    privileges.hide()
-    if seccomp.is_supported():
-        privileges.refuse_calls(seccomp.filter_program())
-
-
 def _set_limits(memory_bytes: int, cpu_s: float, file_bytes: int) -> None:
     """Limit each process of the sandbox; it may take `memory_bytes` beside what it has now."""
     with open("/proc/self/status") as status:
@@ -178,19 +166,6 @@ def _set_limits(memory_bytes: int, cpu_s: float, file_bytes: int) -> None:
         hard = resource.getrlimit(which)[1]
         least = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(which, (least, least))
-
-
-def _close_descriptors(keep: set[int]) -> None:
-    """Close every descriptor but `keep`; the standard ones lead nowhere."""
-    nowhere = os.open("/dev/null", os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(nowhere, standard)
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in keep:
-            try:
-                os.close(int(name))
-            except OSError:
-                pass  # the descriptor of the listing itself
 
 
 def _copy(source: int, target: str) -> None:

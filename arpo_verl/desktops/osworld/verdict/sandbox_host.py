@@ -6,13 +6,12 @@ import logging
 import os
 import socket
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from arpo_verl.desktops.embedded import users
 from arpo_verl.desktops.embedded.cgroups import Cgroup
 from arpo_verl.desktops.embedded.fork_server import ForkServer
-from arpo_verl.desktops.embedded.process import ProcessHandle
+from arpo_verl.desktops.embedded.process import ProcessHandle, lasting_thread
 from arpo_verl.desktops.osworld.verdict import host_command
 from arpo_verl.desktops.provider_checks import require_bubblewrap
 from arpo_verl.errors import DesktopBootError, EvaluatorError
@@ -22,35 +21,14 @@ logger = logging.getLogger(__name__)
 KILL_TIMEOUT_S = 30.0
 
 
-class SandboxProcess(ProcessHandle):
-    """A sandbox's process, and with it all that it started."""
-
-    def move_to(self, group: Cgroup) -> None:
-        """Put it, and what it starts from now on, under the limits of `group`, and before us where memory runs out.
-
-        Raises:
-            ProcessLookupError: it has ended.
-        """
-        pid = self.pid
-        if not pid:  # 0 would be this process
-            raise ProcessLookupError("the sandbox has ended")
-        group.admit(pid)
-        self.die_first()
-
-    def await_end(self) -> None:
-        """Wait until the last of its processes is gone."""
-        if not self.has_ended(KILL_TIMEOUT_S):
-            logger.error("the sandbox of an evaluation did not end within %g s of being killed", KILL_TIMEOUT_S)
-
-
 class ReadySandbox(NamedTuple):
     """A sandbox that waits for its request."""
 
-    process: SandboxProcess
+    process: ProcessHandle
     channel: socket.socket
 
 
-class SandboxHost:
+class SandboxHost(ForkServer):
     """A running sandbox host. It ends with this object, or with the process that holds it, in any case."""
 
     def __init__(self) -> None:
@@ -60,25 +38,7 @@ class SandboxHost:
             MissingDependencyError: bubblewrap is not installed.
         """
         require_bubblewrap()
-        self._server = ForkServer("the sandbox host, which gives verdicts,", host_command.command)
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="sandbox-host")
-
-    @property
-    def pid(self) -> int:
-        """The id of the host's process."""
-        return self._server.pid
-
-    def is_alive(self) -> bool:
-        """Return whether it runs, or is still starting."""
-        return self._server.is_alive()
-
-    def await_ready(self) -> None:
-        """Wait until it can give sandboxes.
-
-        Raises:
-            DesktopBootError: it does not start; with the reason, if it gave one.
-        """
-        self._server.await_ready()
+        super().__init__("the sandbox host, which gives verdicts,", host_command.command)
 
     def take_sandbox(self) -> ReadySandbox:
         """Return a new sandbox.
@@ -90,28 +50,25 @@ class SandboxHost:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                return ReadySandbox(SandboxProcess(self._server.fork([theirs.fileno()])), ours)
+                return ReadySandbox(ProcessHandle(self.fork([theirs.fileno()])), ours)
             except DesktopBootError as error:
                 ours.close()
                 raise EvaluatorError(str(error)) from error
 
-    def remove(self, process: SandboxProcess, user: users.UserClaim | None, group: Cgroup | None) -> None:
-        """Kill a sandbox; when it is gone, remove its group and free its user for others."""
-        process.kill()
 
-        def await_end() -> None:
-            process.await_end()
-            if group is not None:
-                group.close()
-            if user is not None:
-                user.close()
+def remove(process: ProcessHandle, user: users.UserClaim | None, group: Cgroup | None) -> None:
+    """Kill a sandbox; when the last of its processes is gone, remove its group and free its user for others."""
+    process.kill()
 
-        self._background.submit(await_end)
+    def await_end() -> None:
+        if not process.has_ended(KILL_TIMEOUT_S):
+            logger.error("the sandbox of an evaluation did not end within %g s of being killed", KILL_TIMEOUT_S)
+        if group is not None:
+            group.close()
+        if user is not None:
+            user.close()
 
-    def close(self) -> None:
-        """End it and all sandboxes. Safe to call twice."""
-        self._background.shutdown(wait=False)
-        self._server.close()
+    lasting_thread("sandbox-end").submit(await_end)
 
 
 _lock = threading.Lock()

@@ -16,10 +16,10 @@ from arpo_verl import errors
 from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.desktops.embedded import cgroups, users
 from arpo_verl.desktops.embedded.machine_provider import CHROMIUM_PORT, GUEST_PORTS, SERVER_PORT, VLC_PORT
-from arpo_verl.desktops.osworld.verdict import messages, sandbox
+from arpo_verl.desktops.embedded.process import ProcessHandle
+from arpo_verl.desktops.osworld.verdict import messages, sandbox, sandbox_host
 from arpo_verl.desktops.osworld.verdict.closed_ways import HostileData
 from arpo_verl.desktops.osworld.verdict.https_proxy import to_hosts
-from arpo_verl.desktops.osworld.verdict.sandbox_host import SandboxProcess, this_process_host
 from arpo_verl.errors import DesktopError, EvaluatorError
 from arpo_verl.lib.relay import Relay, to_address
 from arpo_verl.types import Evaluation, MetricCall, Task
@@ -50,7 +50,7 @@ class SandboxedEvaluator:
     def __init__(self, config: EnvironmentConfig, name: str):
         self._config = config
         self._name = name
-        self._process: SandboxProcess | None = None
+        self._process: ProcessHandle | None = None
         self._closed = False
         self._reads = ""
         """The getter of the result, or the metric, which the sandbox said that it is in."""
@@ -62,8 +62,7 @@ class SandboxedEvaluator:
             DesktopError: as `evaluation.evaluate`, and `EvaluatorError` if the sandbox breaks.
         """
         deadline = time.monotonic() + self._time_s
-        host = this_process_host()
-        process, channel = host.take_sandbox()
+        process, channel = sandbox_host.this_process_host().take_sandbox()
         user, group, self._process, self._reads = None, None, process, ""
         try:
             group = self._bounds(client)
@@ -78,7 +77,7 @@ class SandboxedEvaluator:
                 return self._converse(channel, client, task, deadline, user)
         finally:
             self._process = None
-            host.remove(process, user, group)
+            sandbox_host.remove(process, user, group)
 
     @property
     def _time_s(self) -> float:
