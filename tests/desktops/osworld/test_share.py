@@ -58,6 +58,10 @@ def evaluated(environment, task, end=Finish):
     return environment.evaluate()
 
 
+EXPECTED = {"type": "rule", "rules": {"expected": "yes"}}
+ONE = {"func": "exact_match", "result": file_check("a"), "expected": EXPECTED}
+
+
 @pytest.mark.parametrize(
     ("made", "evaluator", "score", "share", "checks"),
     [
@@ -67,6 +71,8 @@ def evaluated(environment, task, end=Finish):
         ("", {}, 0.0, 0.0, 4),
         ("b", {"conj": "or"}, 1.0, 1.0, 2),
         ("", {"conj": "or"}, 0.0, 0.0, 4),
+        ("b", ONE, 0.0, 0.0, 1),
+        ("a", ONE, 1.0, 1.0, 1),
     ],
 )
 def test_the_verdict_stays_what_it_is_and_the_share_counts_every_check(make, made, evaluator, score, share, checks):
@@ -74,20 +80,12 @@ def test_the_verdict_stays_what_it_is_and_the_share_counts_every_check(make, mad
     assert (verdict.score, verdict.share, len(verdict.metrics)) == (score, share, checks)
 
 
-def test_without_the_option_nothing_more_is_asked_of_the_desktop(make):
-    verdict = evaluated(make(0.0), task("bd"))
-    assert (verdict.score, verdict.share, len(verdict.metrics)) == (0.0, None, 1)
-
-
-def test_who_gives_up_has_no_share(make):
-    verdict = evaluated(make(1.0), task("abc"), Fail)
-    assert (verdict.score, verdict.share, verdict.metrics) == (0.0, 0.0, ())
-
-
-def test_one_check_is_its_own_share(make):
-    one = {"func": "exact_match", "result": file_check("a"), "expected": {"type": "rule", "rules": {"expected": "yes"}}}
-    assert evaluated(make(1.0), task("b", **one)).share == 0.0
-    assert evaluated(make(1.0), task("a", **one)).share == 1.0
+@pytest.mark.parametrize(("option", "end", "share", "checks"), [(0.0, Finish, None, 1), (1.0, Fail, 0.0, 0)])
+def test_without_the_option_nothing_more_is_asked_of_the_desktop_nor_of_one_who_gives_up(
+    make, option, end, share, checks
+):
+    verdict = evaluated(make(option), task("bd"), end)
+    assert (verdict.score, verdict.share, len(verdict.metrics)) == (0.0, share, checks)
 
 
 @pytest.mark.parametrize("metric", ["check_json", "check_python_file_by_gold_file"], ids=["raises", "returns None"])
@@ -95,19 +93,14 @@ def test_a_later_check_that_the_first_one_guarded_may_give_no_score_and_is_not_m
     two = {
         "func": ["exact_match", metric, "exact_match"],
         "result": [file_check("a"), {"type": "vm_file", "path": "/etc/hostname", "dest": "x"}, file_check("c")],
-        "expected": [{"type": "rule", "rules": {"expected": "yes"}}, {"type": "rule", "rules": {}}]
-        + [{"type": "rule", "rules": {"expected": "yes"}}],
+        "expected": [EXPECTED, {"type": "rule", "rules": {}}, EXPECTED],
     }
     assert evaluated(make(1.0), task("c", **two)).share == pytest.approx(1 / 3)
 
 
 def test_a_desktop_that_is_lost_while_the_rest_is_checked_is_a_fault_and_no_share(make):
     gone = {"type": "vm_command_line", "command": "kill -9 -1", "shell": True}
-    two = {
-        "func": ["exact_match"] * 2,
-        "result": [file_check("a"), gone],
-        "expected": [{"type": "rule", "rules": {"expected": "yes"}}] * 2,
-    }
+    two = {"func": ["exact_match"] * 2, "result": [file_check("a"), gone], "expected": [EXPECTED] * 2}
     with pytest.raises((DesktopLostError, DesktopEndedError)):
         evaluated(make(1.0), task("", **two))
 

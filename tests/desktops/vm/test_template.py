@@ -116,13 +116,20 @@ def test_machines_of_another_shape_have_a_template_of_their_own(config, image):
     assert {template.why_unfit(config, image, SCREEN, folder) for folder in folders} == {"there is none yet"}
 
 
-def test_where_there_can_be_no_template_the_reason_and_the_remedy_are_told(config, image, tmp_path):
-    old = dataclasses.replace(config, binary=write_qemu(tmp_path / "old", "7.2.22"))
-    with pytest.raises(ConfigError, match=r"need QEMU 8\.2 or newer, but .*/old is 7\.2\.22; .*vm\.template=false"):
-        QemuProvider(old, str(image.disk), SCREEN).start_emulator()
-    huge = dataclasses.replace(config, memory_mib=1 << 30)
-    with pytest.raises(DesktopBootError, match=r"has \d+ MiB free, but a template may take 1073742848"):
-        template.ensure(huge, image, SCREEN, 1.0)
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"binary": "7.2.22"}, ConfigError, r"need QEMU 8\.2 or newer, but .*/old is 7\.2\.22; .*vm\.template=false"),
+        ({"memory_mib": 1 << 30}, DesktopBootError, r"has \d+ MiB free, but a template may take 1073742848"),
+        ({"template": False, "disk_mib": 1 << 40}, DesktopBootError, r"MiB free, but a machine may write \d+ MiB"),
+    ],
+    ids=["an old QEMU", "no room for a template", "no room for a machine"],
+)
+def test_where_no_machine_can_start_the_reason_is_told(config, image, tmp_path, changes, error, message):
+    if "binary" in changes:
+        changes = {"binary": write_qemu(tmp_path / "old", changes["binary"])}
+    with pytest.raises(error, match=message):
+        QemuProvider(dataclasses.replace(config, **changes), str(image.disk), SCREEN).start_emulator()
 
 
 def test_firmware_that_is_not_installed_is_named_before_anything_is_made(config, image, monkeypatch):
@@ -247,9 +254,3 @@ def test_a_clone_that_does_not_start_has_its_template_read_again(config, image, 
     with pytest.raises(ArpoError):
         provider.start_emulator()
     assert read == ["memory", "memory"]
-
-
-def test_a_host_whose_disk_is_too_full_starts_no_machine(config, image):
-    full = dataclasses.replace(config, template=False, disk_mib=1 << 40)
-    with pytest.raises(DesktopBootError, match="MiB free, but a machine may write \\d+ MiB"):
-        QemuProvider(full, str(image.disk), SCREEN).start_emulator()
