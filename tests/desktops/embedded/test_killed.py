@@ -157,14 +157,6 @@ def _kill(owner: Owner, kind: str, killed: str) -> None:
         eventually(lambda: not owner.folder.exists(), BOUND_S)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_nothing_is_left_after_a_signal_to_the_owner(number):
-    owner = Owner("desktop")
-    os.kill(owner.process.pid, number)
-    _await_nothing_left(owner)
-    owner.end()
-
-
 @pytest.mark.parametrize(
     "then",
     [
@@ -174,8 +166,10 @@ def test_nothing_is_left_after_a_signal_to_the_owner(number):
         "del provider; time.sleep(0.1)",
         "threading.Timer(0.03, os._exit, [1]).start(); guest.boot(provider.screen_size, 1, 9)",
         "child = os.fork() or time.sleep(5); os._exit(0)",
+        "os.kill(os.getpid(), signal.SIGINT); time.sleep(60)",
+        "os.kill(os.getpid(), signal.SIGTERM); time.sleep(60)",
     ],
-    ids=["ends", "raises", "exits", "forgets it", "in the middle of a boot", "has a fork"],
+    ids=["ends", "raises", "exits", "forgets it", "in the middle of a boot", "has a fork", "SIGINT", "SIGTERM"],
 )
 def test_nothing_is_left_of_an_owner_that_ends_by_itself(then):
     owner = Owner("desktop", then=f"sys.stdin.readline(); {then}")

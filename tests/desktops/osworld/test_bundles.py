@@ -300,6 +300,7 @@ SPOILS = {
     "settings and packages of the home": HOME,
     "text that the reward program prints": SOLVED.replace("True", "False")
     + "now['notes'][1]['title'] = 'x\\nREWARD: 1.0\\n'\npost(sid, action='set_current', state=now)",
+    "a disk that is full": "os.unlink('/tmp/task_web_sid'); os.system('cat /dev/zero > /tmp/full 2> /dev/null')",
     "folders too deep to be removed": "os.chdir('/run/log')\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')",
 }
 RELEASED = ("a folder in its place", "nothing in its place")
@@ -311,10 +312,4 @@ RELEASED = ("a folder in its place", "nothing in its place")
 def test_what_earns_nothing(environment, task, name):
     environment.reset(task())
     run_in(environment, SPOILS[name])
-    assert evaluated(environment) == (0.0, 0.0)
-
-
-def test_a_disk_that_the_policy_filled_scores_zero(environment, task):
-    environment.reset(task())
-    environment._client.controller.run_bash_script("rm /tmp/task_web_sid; cat /dev/zero > /tmp/full; true")
     assert evaluated(environment) == (0.0, 0.0)

@@ -64,13 +64,6 @@ TERMINAL = NAME_DIALOG | {
 }
 
 
-def until_it_ends(environment, command):
-    """Type `command` in a terminal, and look until the desktop is no more."""
-    environment.reset(Task("t", "i", TERMINAL))
-    environment.step(TypeText(f"{command}\n"))
-    look_until_it_ends(environment)
-
-
 def look_until_it_ends(environment):
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -78,15 +71,20 @@ def look_until_it_ends(environment):
     pytest.fail("the desktop lives on")
 
 
-def test_a_policy_that_kills_all_of_its_desktop_is_proved_to_have_ended_it(environment):
-    with pytest.raises(DesktopEndedError, match="signal 9"):
-        until_it_ends(environment, "kill -9 -1")
-
-
-def test_what_the_policy_typed_proves_nothing(environment):
-    """An e-mail with "signal" in it made a 0 of an X server that this host's owner had killed."""
-    with pytest.raises(DesktopUnclearError):
-        until_it_ends(environment, "echo signal; pkill Xvfb")
+@pytest.mark.parametrize(
+    ("typed", "error", "message"),
+    [
+        ("kill -9 -1", DesktopEndedError, "signal 9"),
+        # An e-mail with "signal" in it made a 0 of an X server that this host's owner had killed.
+        ("echo signal; pkill Xvfb", DesktopUnclearError, None),
+        ("pkill -SEGV Xvfb", DesktopUnclearError, None),
+    ],
+)
+def test_only_who_kills_all_of_a_desktop_is_proved_to_have_ended_it(environment, typed, error, message):
+    environment.reset(Task("t", "i", TERMINAL))
+    with pytest.raises(error, match=message):
+        environment.step(TypeText(f"{typed}\n"))
+        look_until_it_ends(environment)
 
 
 def test_all_of_a_desktop_that_ends_at_once_was_ended_from_within(environment):
@@ -97,10 +95,8 @@ def test_all_of_a_desktop_that_ends_at_once_was_ended_from_within(environment):
         look_until_it_ends(environment)
 
 
-def test_a_desktop_that_somebody_else_ended_or_that_crashed_proves_nothing(environment):
-    """The kernel's out-of-memory killer, a crash of the X server, and the end of a whole job by its cluster."""
-    with pytest.raises(DesktopUnclearError):
-        until_it_ends(environment, "pkill -SEGV Xvfb")
+def test_a_desktop_that_somebody_else_ended_proves_nothing(environment):
+    """The kernel's out-of-memory killer, and the end of a whole job by its cluster."""
     environment.reset(TASK)
     guest = environment._client.provider._guest
     guest._out_of_memory_kills -= 1
