@@ -321,13 +321,13 @@ class OSWorldEnvironment(DesktopEnvironment):
 
     def _alive(self) -> bool:
         client = self._client
-        if client is None or why_gone(client.provider, self._config):
+        if client is None or why_gone(client.provider):
             return False
         return client.controller.get_screenshot() is not None
 
     def _check_machine(self, client: Client) -> None:
         """Check that the machine is alive: another desktop may answer at a dead machine's address."""
-        reason = why_gone(client.provider, self._config)
+        reason = why_gone(client.provider)
         if reason:
             raise DesktopLostError(f"{self._name} is gone: {reason}")
 
@@ -343,10 +343,10 @@ class OSWorldEnvironment(DesktopEnvironment):
             client = self._client
             if client is None or self._closed.is_set():
                 raise
-            proof = why_ended(client.provider, self._config)
+            proof = why_ended(client.provider)
             if proof:
                 raise DesktopEndedError(f"{self._name} was ended by its own programs: {proof}") from error
-            if type(error) is DesktopLostError and not why_gone(client.provider, self._config):
+            if type(error) is DesktopLostError and not why_gone(client.provider):
                 raise DesktopUnclearError(str(error)) from error
             raise
 

@@ -11,7 +11,6 @@ import threading
 from typing import Any
 
 from arpo_verl.desktops.config import EnvironmentConfig
-from arpo_verl.desktops.embedded.machine_provider import MachineProvider
 
 logger = logging.getLogger(__name__)
 
@@ -63,35 +62,28 @@ def adapt_provider(provider: Any, config: EnvironmentConfig, desktop_id: str) ->
     module.LOCK_TIMEOUT = config.boot_timeout_s
     module.WAIT_TIME = 0  # its pause after removing a container: not needed, the next start looks at the ports again
     provider._wait_for_vm_ready = functools.partial(docker_containers.await_guest, provider, config.boot_timeout_s)
+    # As a `MachineProvider` has them.
+    provider.why_gone = lambda: docker_containers.why_not_running(provider.container)
+    provider.why_ended = lambda: docker_containers.why_powered_off(provider.container)
 
 
-def why_gone(provider: Any, config: EnvironmentConfig) -> str:
+def why_gone(provider: Any) -> str:
     """Return why the machine of this provider object is gone; empty if it runs, or if only the guest can show that.
 
     A dead container's ports go to the next one that starts, whose guest then answers in place of the dead one.
     """
-    if isinstance(provider, MachineProvider):
-        try:
-            return provider.why_gone()
-        except Exception as error:  # a user's class may ask a service that does not answer
-            return f"its provider cannot say: {type(error).__name__}: {error}"
-    if config.provider != "docker":
-        return ""
-    from arpo_verl.desktops.osworld.docker_containers import why_not_running
-
-    return why_not_running(provider.container)
-
-
-def why_ended(provider: Any, config: EnvironmentConfig) -> str:
-    """Return how the guest's own programs ended the desktop, or "" unless the machine proves that they did."""
-    if config.provider == "docker":
-        from arpo_verl.desktops.osworld.docker_containers import why_powered_off
-
-        return why_powered_off(provider.container)
-    if not isinstance(provider, MachineProvider):
-        return ""
     try:
-        return provider.why_ended()
+        reason: str = provider.why_gone() if hasattr(provider, "why_gone") else ""
+        return reason
+    except Exception as error:  # a user's class may ask a service that does not answer
+        return f"its provider cannot say: {type(error).__name__}: {error}"
+
+
+def why_ended(provider: Any) -> str:
+    """Return how the guest's own programs ended the desktop, or "" unless the machine proves that they did."""
+    try:
+        proof: str = provider.why_ended() if hasattr(provider, "why_ended") else ""
+        return proof
     except Exception:
         logger.warning("a provider cannot say whether its guest's programs ended it", exc_info=True)
         return ""

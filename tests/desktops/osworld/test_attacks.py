@@ -752,7 +752,7 @@ def call(*words):
     libc.syscall(*words)
     return ctypes.get_errno()
 report(keyctl=call(250, 0, -3, 1), io_uring=call(425, 8, 0), userfaultfd=call(323, 0), bpf=call(321, 0, 0, 0),
-       read=call(310, 1, 0, 0, 0, 0, 0))
+       read=call(310, 1, 0, 0, 0, 0, 0), memfd=call(319, b"x", 0), shmget=call(29, 0, 4096, 0o600))
 """)
     assert all(found.values()), found
 

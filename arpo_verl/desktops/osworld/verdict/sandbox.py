@@ -119,7 +119,7 @@ def _shut_in(channel: socket.socket, request: VerdictRequest) -> None:
     messages.send_descriptors(channel, [listener.fileno() for listener in listeners])
     for listener in listeners:
         listener.close()  # only the worker, which has a copy, accepts
-    privileges.lose(request.user_id, seccomp.filter_program() if seccomp.is_supported() else b"")
+    privileges.lose(request.user_id, seccomp.filter_program(maps_memory=True) if seccomp.is_supported() else b"")
     os.umask(0o077)
     for folder in (CACHE, WORK, os.environ["HOME"]):
         os.mkdir(folder)
