@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from . import layout
+from .fork_server import close_all_but
 
 ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 outside: list[int] = []
@@ -144,15 +145,6 @@ def _redirect(log: str) -> None:
     os.dup2(null, 0)
     os.dup2(out, 1)
     os.dup2(out, 2)
-
-
-def close_all_but(keep_fds: Sequence[int]) -> None:
-    """Close all files but the standard three and these."""
-    low = 3
-    for fd in sorted(keep_fds):
-        os.closerange(low, fd)
-        low = fd + 1
-    os.closerange(low, os.sysconf("SC_OPEN_MAX"))
 
 
 def log_tail(name: str, lines: int = 5) -> str:

@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from .namespaces import ProcessNamespaces
 
@@ -81,6 +81,15 @@ def _fork(
     finally:
         for descriptor in (*descriptors, process):
             os.close(descriptor)
+
+
+def close_all_but(keep_fds: Sequence[int]) -> None:
+    """Close all files but the standard three and these."""
+    low = 3
+    for fd in sorted(keep_fds):
+        os.closerange(low, fd)
+        low = fd + 1
+    os.closerange(low, os.sysconf("SC_OPEN_MAX"))
 
 
 def _collect_dead(wakeup: int) -> None:

@@ -18,7 +18,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
-from . import apart, children, fork_server, init, interpreter, layout, namespaces, privileges
+from . import apart, fork_server, init, interpreter, layout, namespaces, privileges
 from .namespaces import MS_BIND, MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_REC, mount, show_read_only
 
 _MAX_PACKET = 65536
@@ -59,7 +59,7 @@ def _become_first_process(fds: list[int], walls: Walls) -> None:
     control, connections, log = (os.dup(fd) for fd in fds)
     for standard, fd in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
         os.dup2(fd, standard)
-    children.close_all_but((control, connections))
+    fork_server.close_all_but((control, connections))
     channel = socket.socket(fileno=control)
     packet = channel.recv(_MAX_PACKET)  # by now it is in its control groups
     if packet:

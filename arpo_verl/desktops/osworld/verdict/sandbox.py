@@ -18,7 +18,7 @@ from typing import Any
 
 from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.desktops.embedded import seccomp
-from arpo_verl.desktops.embedded.guest import children, fork_server, namespaces, privileges
+from arpo_verl.desktops.embedded.guest import fork_server, namespaces, privileges
 from arpo_verl.desktops.embedded.guest.namespaces import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, mount
 from arpo_verl.desktops.embedded.machine_provider import GUEST_PORTS, GuestAddress, MachineProvider
 from arpo_verl.desktops.osworld.verdict import messages
@@ -81,7 +81,7 @@ def _become_sandbox(descriptors: list[int]) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nowhere, standard)
-    children.close_all_but(descriptors)
+    fork_server.close_all_but(descriptors)
     main(*descriptors)
 
 
