@@ -72,6 +72,8 @@ def end(ending: str, run_dir: Path) -> None:
     if ending in ("fault", "leaves", "lasts"):
         note_fault(run_dir, "The queue's storage died on node 10.0.0.7", lasts=ending == "lasts")
         os._exit(1)
+    if ending == "loses its head":
+        raise SystemExit("Failed to connect to GCS within 60 seconds. GCS may have been killed.")  # Ray's words
     if ending == "crashes":
         raise RuntimeError("the \x1b[36mworker\x1b[0m died")
     if ending == "is killed":

@@ -40,10 +40,10 @@ EPILOG = """examples:
 
 Ctrl-C stops a run; the same command resumes it from its last checkpoint.
 
-If a part of the run dies (an engine, a worker, a node; after the first step also
-Ray's head), the run starts again by itself, once the old processes have ended and the
-cluster has the recipe's GPUs. It does not if another error ends it before its first
-step, with --console, or if trainer.resume_mode is not auto.
+If a part of the run dies (an engine, a worker, Ray's head, a node), the run starts
+again by itself, once the old processes have ended and the cluster has the recipe's
+GPUs. It does not if another error ends it before its first step, with --console, or
+if trainer.resume_mode is not auto.
 """
 
 

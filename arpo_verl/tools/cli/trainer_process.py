@@ -33,6 +33,7 @@ _START = "ARPO_VERL_START"
 """Environment variable of all processes of one start."""
 _MOST_LINES = 400
 """Last lines of a start's output in which we look for `FAILED`, or for a refusal of ours."""
+_HEAD_GONE = "GCS may have been killed"  # Ray's words when it ends a run whose head died
 _HAS_GPUS = """
 import ray, sys
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
@@ -95,8 +96,7 @@ class TrainerProcess:
                 self._kill_at = min(self._kill_at, time.monotonic() + STOPPING_S)
             self._process.send_signal(signal.SIGKILL if is_second else number)
 
-        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        earlier = {number: signal.getsignal(number) for number in numbers}
+        earlier = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         taken = [number for number, handler in earlier.items() if handler is not signal.SIG_IGN]
         try:
             for number in taken:
@@ -161,7 +161,8 @@ class Restarts:
             self._step, self._in_a_row = step, 0
         if process.status == 0 or process.got_signal or not self._most:
             return False
-        if fault.lasts if fault else self._step == 0 or (step is None and process.refusal()):
+        head_gone = any(_HEAD_GONE in line for line in process.last_lines(_MOST_LINES))
+        if fault.lasts if fault else (self._step == 0 and not head_gone) or (step is None and process.refusal()):
             return False  # the next start would end in the same way
         now = time.monotonic()
         self._times = [at for at in self._times if now - at < DAY_S]
