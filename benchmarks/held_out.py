@@ -19,7 +19,7 @@ import json
 import os
 import statistics
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -125,22 +125,26 @@ def planned(seeds: int) -> list[tuple[str, int]]:
 
 
 def prepare(work: Path, smoke: bool) -> HeldOutStudy:
-    """Write the tasks and the warm start, the shipped policy that sees."""
-    numbers = TRAINING[: 4 if smoke else None]
+    """Write the tasks and the warm start."""
     splits = [(split, FAMILIES, 4 if smoke else TASKS_A_SPLIT) for split in SPLITS]
     splits.append((UNSEEN, (), 2 if smoke else UNSEEN_TASKS))
-    return HeldOutStudy(
-        policy=learning.ship_policy(work),
-        tasks=learning.write_tasks(work / "tasks", (generate("training", number) for number in numbers)),
-        held_out=learning.write_tasks(work / "held_out", (t for split in splits for t in held_out_tasks(*split))),
-        environment_steps=60 if smoke else ENVIRONMENT_STEPS,
-        group_size=2,
-        groups_per_task=1,
-        groups_a_step=4 if smoke else 32,
-        learning_rate=2e-4,
-        save_every=1,
-        top_p=learning.TOP_P,
-    )
+    held_out = (task for split in splits for task in held_out_tasks(*split))
+    return HeldOutStudy(**common_settings(work, held_out, smoke), group_size=2, groups_a_step=4 if smoke else 32)
+
+
+def common_settings(work: Path, held_out: Iterable[GeneratedTask], smoke: bool) -> dict[str, Any]:
+    """Write the tasks and the warm start, the shipped policy that sees; return what a study has beside its groups."""
+    numbers = TRAINING[: 4 if smoke else None]
+    return {
+        "policy": learning.ship_policy(work),
+        "tasks": learning.write_tasks(work / "tasks", (generate("training", number) for number in numbers)),
+        "held_out": learning.write_tasks(work / "held_out", held_out),
+        "environment_steps": 60 if smoke else ENVIRONMENT_STEPS,
+        "groups_per_task": 1,
+        "learning_rate": 2e-4,
+        "save_every": 1,
+        "top_p": learning.TOP_P,
+    }
 
 
 def held_out_tasks(split: str, families: Sequence[str], count: int) -> Iterator[GeneratedTask]:

@@ -117,21 +117,9 @@ def planned(seeds: int) -> list[tuple[str, int]]:
 
 
 def prepare(work: Path, classes: Mapping[str, Sequence[str]], seeds: Path, smoke: bool) -> MethodStudy:
-    """Write the tasks and the warm start, the shipped policy that sees."""
-    numbers = TRAINING[: 4 if smoke else None]
-    return MethodStudy(
-        policy=learning.ship_policy(work),
-        tasks=learning.write_tasks(work / "tasks", (generate("training", number) for number in numbers)),
-        held_out=learning.write_tasks(work / "held_out", map(task_of, itertools.chain(*classes.values()))),
-        environment_steps=60 if smoke else held_out.ENVIRONMENT_STEPS,
-        group_size=4,
-        groups_per_task=1,
-        groups_a_step=4 if smoke else 16,
-        learning_rate=2e-4,
-        save_every=1,
-        top_p=learning.TOP_P,
-        seeds=seeds,
-    )
+    """Write the tasks and the warm start."""
+    common = held_out.common_settings(work, map(task_of, itertools.chain(*classes.values())), smoke)
+    return MethodStudy(**common, group_size=4, groups_a_step=4 if smoke else 16, seeds=seeds)
 
 
 # --- The choice ----------------------------------------------------------------------------------------------------

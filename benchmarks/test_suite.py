@@ -4,19 +4,23 @@
 
 Runs the whole suite several times in a row, each time in another random order, as `make test` does. The first half of
 the runs is beside two processes that are always busy. `seconds` is the median of the quiet runs, from the command to
-its end; `failures` are of all runs, and a failed test is printed with the seed of its order.
+its end; `failures` are of all runs, and a failed test is printed with the seed of its order. The file of `--json` has
+each run as soon as it ended, and the same command goes on with the missing runs of the same commit.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from figures import Arguments, busy, report
+from figures import Arguments, busy, show, write
 
 ROOT = Path(__file__).parents[1]
 NUM_BUSY = 2
@@ -29,22 +33,42 @@ def main() -> None:
     parser.add_size("--runs", 10, 2, "runs, of which the first half is beside busy processes")
     arguments = parser.parse()
     tests = ["tests/agent/rollout/test_chat.py"] if arguments.smoke else []
-    quiet_s, failures, passed = [], 0, 0
-    for number in range(arguments.runs):
-        is_quiet = number >= arguments.runs / 2
-        with busy(0 if is_quiet else NUM_BUSY):
+    git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True)
+    kind = {"commit": git.stdout.strip(), "smoke": arguments.smoke}
+    rows = read_runs(arguments.json, kind)
+    for seed in range(arguments.runs):
+        run = {"seed": seed, "busy": seed < arguments.runs / 2, **kind}
+        if any(run.items() <= row.items() for row in rows):
+            continue
+        with busy(NUM_BUSY if run["busy"] else 0):
             began = time.monotonic()
-            counts = _run(number, tests)
-            seconds = time.monotonic() - began
+            counts = _run(seed, tests)
+            seconds = round(time.monotonic() - began)
         print(
-            f"run {number + 1} of {arguments.runs}, {'quiet' if is_quiet else 'busy'}: {seconds:.0f} s, {counts}",
+            f"run {seed + 1} of {arguments.runs}, {'busy' if run['busy'] else 'quiet'}: {seconds} s, {counts}",
             flush=True,
         )
-        quiet_s += [seconds] * is_quiet
-        failures += counts.get("failed", 0) + counts.get("error", 0)
-        passed = counts.get("passed", 0)
-    figures = {"seconds": round(statistics.median(quiet_s)), "runs": arguments.runs}
-    report({**figures, "failures": failures, "tests": passed}, arguments.json)
+        rows.append({**run, "seconds": seconds, "counts": counts})
+        write(summarize(rows), arguments.json)
+    show({name: value for name, value in summarize(rows).items() if name != "each"})
+
+
+def read_runs(path: Path | None, kind: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Read the runs that an earlier call noted, if they are of this kind."""
+    rows = json.loads(path.read_text()).get("each", []) if path is not None and path.is_file() else []
+    return [row for row in rows if kind.items() <= row.items()]
+
+
+def summarize(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the figures of the runs so far, and the runs."""
+    quiet_s = [row["seconds"] for row in rows if not row["busy"]]
+    return {
+        "seconds": round(statistics.median(quiet_s)) if quiet_s else None,
+        "runs": len(rows),
+        "failures": sum(row["counts"].get("failed", 0) + row["counts"].get("error", 0) for row in rows),
+        "tests": rows[-1]["counts"].get("passed", 0),
+        "each": list(rows),
+    }
 
 
 def _run(seed: int, tests: list[str]) -> dict[str, int]:

@@ -104,14 +104,19 @@ def format_summary(summary: RunSummary) -> str:
         replays += f" by {summary.replay_method}"
     if summary.replays_added:
         replays += f", {summary.replays_added} of them beside groups"
+    successes = {
+        f"success, first {WINDOW} steps": summary.first_steps_success,
+        f"success, last {WINDOW} steps": summary.last_steps_success,
+    }
+    if summary.steps <= WINDOW:
+        successes = {"success of these steps": summary.last_steps_success}
     checkpoints = summary.run_dir / CHECKPOINTS
     trajectories = summary.run_dir / TRAJECTORIES
     lines = [
         f"steps                        {summary.steps} ({number(summary.seconds_per_step, ' s')} each)",
         f"success, validation before   {percent(summary.validation_before)}",
         f"success, validation after    {percent(summary.validation_after)}",
-        f"success, first {WINDOW} steps       {percent(summary.first_steps_success)}",
-        f"success, last {WINDOW} steps        {percent(summary.last_steps_success)}",
+        *(f"{name:29}{percent(value)}" for name, value in successes.items()),
         f"replays injected             {replays}",
         f"sessions dropped             {summary.dropped_sessions}",
         f"rollout/trainer probs diff   {number(summary.probs_diff_max)} at most, without replayed rows",

@@ -35,6 +35,9 @@ def test_summary_compares_the_two_ends_of_a_run(tmp_path):
     assert summary.first_steps_success == pytest.approx(0.2)
     assert summary.last_steps_success == pytest.approx(0.7)
     assert (summary.steps, summary.replays_injected) == (11, 22)
+    assert "first 5 steps       20.0%\nsuccess, last 5 steps        70.0%" in format_summary(summary)
+    write_metrics(tmp_path, rows[:3])  # two steps have no two ends
+    assert "success of these steps       15.0%" in format_summary(summarize_run(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_the_trainers_metrics_are_told_without_the_replays_too(runs):
 def test_the_last_lines_tell_what_was_reached_and_where(resumed):
     for line in (
         "replays injected",
-        "success, first 5 steps",
+        "success of these steps",
         str(resumed.folder / "metrics.jsonl"),
         str(resumed.folder / "trajectories"),
     ):

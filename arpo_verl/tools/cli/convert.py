@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     from arpo_verl.tools.migration.settings import read_settings
 
     for text in args.overrides:
-        require("=" in text, "an override", "KEY=VALUE", text)
+        require("=" in text, "what follows the script or YAML file", "KEY=VALUE", text, "convert one file at a time")
     overrides = dict(text.split("=", 1) for text in args.overrides)
     runs = read_settings(args.source, overrides, args.config, args.ignore)
     converted = [convert(settings) for settings in runs]

@@ -71,8 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = args.run(args)
         sys.stdout.flush()
         return status
-    except KeyboardInterrupt:
-        print("\narpo-verl: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print("\narpo-verl:", "; ".join(["interrupted", *error.args]), file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:
         if not _lost_reader():

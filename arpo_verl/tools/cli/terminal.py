@@ -19,8 +19,12 @@ def shown_command(name: str, *words: str | Path) -> str:
 
 
 @contextlib.contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """End the block as Ctrl-C does after a closed terminal or a `kill`: by an exception, which closes desktops."""
+def ended_by_signals(*remedy: str) -> Iterator[None]:
+    """End the block as Ctrl-C does after a closed terminal or a `kill`: by an exception, which closes desktops.
+
+    Args:
+        remedy: what the user reads behind "interrupted".
+    """
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -28,6 +32,8 @@ def ended_by_signals() -> Iterator[None]:
     earlier = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(*remedy) from error
     finally:
         for number, handler in earlier.items():
             signal.signal(number, handler)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import signal
 from contextlib import nullcontext
 
 import pytest
@@ -13,6 +14,7 @@ from arpo_verl.errors import ConfigError
 from arpo_verl.tasks.loader import EMBEDDED_DIR
 from arpo_verl.tools.cli.main import build_parser, main
 from arpo_verl.tools.cli.playing import image_geometry, open_policy, read_playing
+from arpo_verl.tools.evaluation.endpoint import ServedModel
 from arpo_verl.tools.evaluation.results import Evaluated, FailedTrial
 
 
@@ -84,6 +86,23 @@ def test_a_model_that_transformers_does_not_know_is_played_over_a_server_alone(t
     with pytest.raises(ConfigError, match="ONLY works only with `arpo-verl evaluate` and a server"):
         with open_policy(arguments, read_playing(arguments), tmp_path / "e"):
             pass
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGTERM])
+def test_an_interrupted_evaluation_says_that_the_same_command_goes_on(tmp_path, monkeypatch, capsys, number):
+    def evaluate(*_):
+        if number is None:
+            raise KeyboardInterrupt
+        signal.raise_signal(number)
+
+    monkeypatch.setattr("arpo_verl.tools.cli.playing.find_model", find_model)
+    monkeypatch.setattr("arpo_verl.tools.evaluation.runner.evaluate", evaluate)
+    assert main(["evaluate", "--endpoint", "http://127.0.0.1:1", *FAKE, "--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "\narpo-verl: interrupted; the same command goes on\n"
+
+
+async def find_model(endpoint, name):
+    return ServedModel("m")
 
 
 def test_lost_trials_are_reported_with_the_last_reason(tmp_path, monkeypatch, capsys):
