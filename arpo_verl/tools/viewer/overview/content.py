@@ -7,7 +7,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -17,15 +16,14 @@ from arpo_verl.records.json_files import as_number
 from arpo_verl.records.layout import METRICS_FILE
 from arpo_verl.records.metrics_files import Metrics
 from arpo_verl.records.run import Run, Snapshot
-from arpo_verl.records.run_summary import WINDOW, RunSummary, summarize_run
+from arpo_verl.records.run_summary import WINDOW, summarize_run
 from arpo_verl.records.starting import read_start
 from arpo_verl.records.starts import faults_before, read_starts
 from arpo_verl.records.summaries import EpisodeSummary
 from arpo_verl.tools.viewer.overview.costs import FAULTS, STEP, desktop_calls, faults, slowest_tasks, step_parts
-from arpo_verl.tools.viewer.overview.replay import ReplayEffect, replay_effect
+from arpo_verl.tools.viewer.overview.replay import replay_effect
 from arpo_verl.tools.viewer.overview.samples import choose_samples
 from arpo_verl.tools.viewer.overview.success import (
-    Rate,
     by_step,
     by_task,
     group_by,
@@ -41,25 +39,6 @@ _DRAWN = 6
 """Most parts of a stack in a chart; the tables have the rest."""
 
 
-@dataclass(frozen=True)
-class StopReasonShare:
-    """The share of episodes with a stop reason, and how many of them got the full score."""
-
-    reason: str
-    share: float
-    success: Rate
-
-
-@dataclass(frozen=True)
-class Chart:
-    """Amounts that belong together, by training step."""
-
-    title: str
-    unit: str
-    series: dict[str, list[float | None]]
-    """Values by label, without series that are always 0."""
-
-
 def overview_document(run: Run, snapshot: Snapshot) -> dict[str, Any]:
     """Make `api/overview`: the run at a glance. Unrecorded values are null or empty; shares are in [0, 1]."""
     metrics = run.metrics()
@@ -71,38 +50,35 @@ def overview_document(run: Run, snapshot: Snapshot) -> dict[str, Any]:
         training, validation = validation, []
     replay = replay_effect(snapshot.index.groups(), training, metrics)
     trained = [i for i, value in enumerate(metrics.column("rollout/success_mean")) if value is not None]
-    document: dict[str, Any] = _plain(
-        {
-            "name": run.name,
-            "run_dir": run.run_dir,
-            "made_at": time.time(),
-            "live": run.is_live(),
-            "version": __version__,
-            "summary": _summary(run.run_dir),
-            "left": _steps_left(starts, metrics),
-            "start": start,
-            "trains": trains,
-            "starts": [_start(*each) for each in zip(starts, faults_before(run.run_dir, starts), strict=True)],
-            "times": _times(run.run_dir, starts, snapshot.episodes),
-            "num_training": len(training),
-            "num_validation": len(validation),
-            "partial_scores": sum(0 < e.success < 1 for e in snapshot.episodes if e.success is not None),
-            "success": by_step(training, metrics),
-            "validations": validations(validation, metrics),
-            "tasks": by_task(training, validation),
-            "replay": replay,
-            "faults": faults(metrics, dict(snapshot.broken)),
-            "parts": step_parts(metrics),
-            "calls": desktop_calls(metrics),
-            "slowest": slowest_tasks(training),
-            "stop_reasons": _stop_reasons(training),
-            "steps": [metrics.steps[i] for i in trained],
-            "charts": _charts(metrics, trained),
-            "samples": choose_samples(run, snapshot, training),
-            "missing": _missing(starts, metrics, snapshot.episodes, replay) if trains and not start else [],
-        }
-    )
-    return document
+    return {
+        "name": run.name,
+        "run_dir": str(run.run_dir),
+        "made_at": time.time(),
+        "live": run.is_live(),
+        "version": __version__,
+        "summary": _summary(run.run_dir),
+        "left": _steps_left(starts, metrics),
+        "start": start and dataclasses.asdict(start),
+        "trains": trains,
+        "starts": [_start(*each) for each in zip(starts, faults_before(run.run_dir, starts), strict=True)],
+        "times": _times(run.run_dir, starts, snapshot.episodes),
+        "num_training": len(training),
+        "num_validation": len(validation),
+        "partial_scores": sum(0 < e.success < 1 for e in snapshot.episodes if e.success is not None),
+        "success": by_step(training, metrics),
+        "validations": validations(validation, metrics),
+        "tasks": by_task(training, validation),
+        "replay": replay,
+        "faults": faults(metrics, snapshot.broken),
+        "parts": step_parts(metrics),
+        "calls": desktop_calls(metrics),
+        "slowest": slowest_tasks(training),
+        "stop_reasons": _stop_reasons(training),
+        "steps": [metrics.steps[i] for i in trained],
+        "charts": _charts(metrics, trained),
+        "samples": choose_samples(run, snapshot, training),
+        "missing": _missing(starts, metrics, snapshot.episodes, replay) if trains and not start else [],
+    }
 
 
 class OverviewFeed:
@@ -121,25 +97,13 @@ class OverviewFeed:
             if self._made_of is None or self._made_of[0] != snapshot.number or self._made_of[1] is not metrics:
                 self._document = overview_document(self._run, snapshot)
                 self._made_of = (snapshot.number, metrics)
-            return {**self._document, "live": self._run.is_live(), "start": _plain(read_start(self._run.run_dir))}
+            start = read_start(self._run.run_dir)
+            return {**self._document, "live": self._run.is_live(), "start": start and dataclasses.asdict(start)}
 
 
-def _plain(value: Any) -> Any:
-    """Return the value for JSON: a rate with its interval, a dataclass as an object of its fields."""
-    if isinstance(value, Rate):
-        return value.document()
-    if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {name: _plain(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
-    return str(value) if isinstance(value, Path) else value
-
-
-def _summary(run_dir: Path) -> RunSummary | None:
+def _summary(run_dir: Path) -> dict[str, Any] | None:
     try:
-        return summarize_run(run_dir)
+        return dataclasses.asdict(summarize_run(run_dir)) | {"run_dir": str(run_dir)}
     except (ConfigError, OSError, KeyError, TypeError):  # no metrics yet, or another file
         return None
 
@@ -173,25 +137,28 @@ def _times(run_dir: Path, starts: Sequence[dict[str, Any]], episodes: Sequence[E
     return {"begin": min(begun, default=None), "end": end, "end_is": "metrics last written"}
 
 
-def _stop_reasons(training: Sequence[EpisodeSummary]) -> list[StopReasonShare]:
+def _stop_reasons(training: Sequence[EpisodeSummary]) -> list[dict[str, Any]]:
+    """Return the share of episodes with each stop reason, and how many of them got the full score."""
     by_reason = group_by((episode.stop_reason, episode) for episode in training)
     counts = Counter(episode.stop_reason for episode in training)
     return [
-        StopReasonShare(reason, count / len(training), success_rate(by_reason[reason]))
+        {"reason": reason, "share": count / len(training), "success": success_rate(by_reason[reason])}
         for reason, count in counts.most_common()
     ]
 
 
-def _charts(metrics: Metrics, trained: Iterable[int]) -> dict[str, Chart]:
-    """Return the charts beside success, at the training steps with these positions in `metrics`."""
+def _charts(metrics: Metrics, trained: Iterable[int]) -> dict[str, dict[str, Any]]:
+    """Return the charts beside success, at the training steps with these positions in `metrics`: values by label,
+    without series that are always 0."""
     places = list(trained)
 
-    def chart(title: str, unit: str, names: Mapping[str, str]) -> Chart:
+    def chart(title: str, unit: str, names: Mapping[str, str]) -> dict[str, Any]:
         columns = {label: [metrics.column(name)[i] for i in places] for name, label in names.items()}
         most = sorted(columns, key=lambda label: -sum(value or 0.0 for value in columns[label]))[:_DRAWN]
-        return Chart(title, unit, {label: columns[label] for label in columns if label in most and any(columns[label])})
+        series = {label: columns[label] for label in columns if label in most and any(columns[label])}
+        return {"title": title, "unit": unit, "series": series}
 
-    timers = {part.name: part.what for part in step_parts(metrics) if part.name}
+    timers = {part["name"]: part["what"] for part in step_parts(metrics) if part["name"]}
     stops = {name: name.removeprefix(_STOP) for name in metrics.series if name.startswith(_STOP)}
     groups = {f"replay/groups_{name}": label for name, label in _GROUPS.items()}
     return {
@@ -204,7 +171,7 @@ def _charts(metrics: Metrics, trained: Iterable[int]) -> dict[str, Chart]:
 
 
 def _missing(
-    starts: Sequence[object], metrics: Metrics, episodes: Sequence[EpisodeSummary], replay: ReplayEffect
+    starts: Sequence[object], metrics: Metrics, episodes: Sequence[EpisodeSummary], replay: Mapping[str, Any]
 ) -> list[str]:
     """Return sentences on what the run did not record."""
     said = {
@@ -213,6 +180,6 @@ def _missing(
         f"No metrics: there is no {METRICS_FILE} (trainer.logger must contain `file`).": bool(metrics.steps),
         "No episodes: none was recorded (gui_agent.trajectory_dir, gui_agent.record).": bool(episodes),
         "Replays by task and age, and what groups would have taught without them: there is no groups.jsonl beside "
-        "the episodes.": replay.has_groups_file or not episodes,
+        "the episodes.": replay["has_groups_file"] or not episodes,
     }
     return [sentence for sentence, is_said in said.items() if not is_said]

@@ -1,95 +1,47 @@
-"""Shows the effect of replay on groups, tasks and metrics, and the age of replays."""
+"""Shows the effect of replay on groups, tasks and metrics, and the age of replays, for the page."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
+from typing import Any
 
 from arpo_verl.records.groups import TrainedRow
 from arpo_verl.records.metrics_files import Metrics
 from arpo_verl.records.summaries import EpisodeSummary
-from arpo_verl.tools.viewer.overview.success import Rate
+from arpo_verl.tools.viewer.overview.success import rate
 
 WITHOUT = "replay/without/"
-
-
-@dataclass(frozen=True)
-class TaskReplays:
-    """A task's numbers of groups and replays."""
-
-    task_id: str
-    groups: int
-    replays: int
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A metric's mean over the steps with a replay, for all rows and without the replayed ones."""
-
-    name: str
-    with_replays: float
-    without: float
-
-
-@dataclass(frozen=True)
-class Teaching:
-    """Counts groups whose members differ in `what`: if all are equal, every advantage is 0.
-
-    It covers the recorded groups whose replaced episodes' own results are known.
-    """
-
-    what: str
-    as_played: Rate
-    as_trained: Rate
-
-
-@dataclass(frozen=True)
-class ReplayEffect:
-    """The effect of replay; values that the run did not record are None or empty."""
-
-    injected: int
-    missed: int
-    groups: dict[str, int]
-    """Groups by outcome, before any replay: all_failed, mixed, all_solved."""
-    teaching: list[Teaching]
-    tasks: list[TaskReplays]
-    """Tasks with a replay, most replays first."""
-    ages: list[int]
-    """Ages of the replays, in training steps, in order."""
-    median_age: float | None
-    compared: list[Compared]
-    steps_with_replay: int
-    ratio_mean: float | None
-    """Mean over the replayed rows' tokens of the policy's probability divided by the original policy's."""
-    store_trajectories: int | None
-    """Trajectories in the store at the end."""
-    has_groups_file: bool
+_OUTCOMES = ("all_failed", "mixed", "all_solved")
 
 
 def replay_effect(
     groups: Sequence[Sequence[TrainedRow]], episodes: Iterable[EpisodeSummary], metrics: Metrics
-) -> ReplayEffect:
-    """Combine the trainer's metrics, the recorded groups and their episodes."""
-    injected = metrics.column("replay/injected")
-    replayed = [position for position, count in enumerate(injected) if count]
+) -> dict[str, Any]:
+    """Combine the trainer's metrics, the recorded groups and their episodes. Values that the run did not record are
+    null or empty.
+
+    `groups` counts them by outcome before any replay; `ages` are the replays', in training steps; `ratio_mean` is the
+    mean over the replayed rows' tokens of the policy's probability divided by the original policy's.
+    """
+    replayed = [position for position, count in enumerate(metrics.column("replay/injected")) if count]
     ages = [age for group in groups for row in group if (age := _age(row)) is not None]
     stored = [value for value in metrics.column("replay/store_trajectories") if value is not None]
-    return ReplayEffect(
-        injected=_total(metrics, "replay/injected"),
-        missed=_total(metrics, "replay/missed"),
-        groups={name: _total(metrics, f"replay/groups_{name}") for name in ("all_failed", "mixed", "all_solved")},
-        teaching=_teaching(groups, {(episode.uid, episode.session): episode for episode in episodes}),
-        tasks=_by_task(groups),
-        ages=sorted(ages),
-        median_age=median(ages) if ages else None,
-        compared=_compare(metrics, replayed),
-        steps_with_replay=len(replayed),
-        ratio_mean=_mean(metrics, "replay/ratio_mean", replayed),
-        store_trajectories=int(stored[-1]) if stored else None,
-        has_groups_file=bool(groups),
-    )
+    return {
+        "injected": _total(metrics, "replay/injected"),
+        "missed": _total(metrics, "replay/missed"),
+        "groups": {name: _total(metrics, f"replay/groups_{name}") for name in _OUTCOMES},
+        "teaching": _teaching(groups, {(episode.uid, episode.session): episode for episode in episodes}),
+        "tasks": _by_task(groups),
+        "ages": sorted(ages),
+        "median_age": median(ages) if ages else None,
+        "compared": _compare(metrics, replayed),
+        "steps_with_replay": len(replayed),
+        "ratio_mean": _mean(metrics, "replay/ratio_mean", replayed),
+        "store_trajectories": int(stored[-1]) if stored else None,
+        "has_groups_file": bool(groups),
+    }
 
 
 def _age(row: TrainedRow) -> int | None:
@@ -101,7 +53,11 @@ def _age(row: TrainedRow) -> int | None:
 
 def _teaching(
     groups: Iterable[Sequence[TrainedRow]], played: Mapping[tuple[str, int], EpisodeSummary]
-) -> list[Teaching]:
+) -> list[dict[str, Any]]:
+    """Count groups whose members differ, as played and as trained: if all are equal, every advantage is 0.
+
+    It covers the recorded groups whose replaced episodes' own results are known.
+    """
     successes, rewards = [], []
     for group in groups:
         members = [row for row in group if not row.added]
@@ -116,29 +72,37 @@ def _teaching(
             rewards.append((len(set(played_rewards)) > 1, len({row.reward for row in group}) > 1))
     outcomes = {"success": successes, "reward (success and format)": rewards}
     return [
-        Teaching(what, *(Rate(sum(column), len(column)) for column in zip(*pairs, strict=True)))
+        {
+            "what": what,
+            "as_played": rate(sum(before for before, _ in pairs), len(pairs)),
+            "as_trained": rate(sum(after for _, after in pairs), len(pairs)),
+        }
         for what, pairs in outcomes.items()
         if pairs
     ]
 
 
-def _by_task(groups: Iterable[Sequence[TrainedRow]]) -> list[TaskReplays]:
+def _by_task(groups: Iterable[Sequence[TrainedRow]]) -> list[dict[str, Any]]:
+    """Count the groups and replays of each task with a replay, most replays first."""
     all_groups, replays = Counter[str](), Counter[str]()
     for group in groups:
-        task_id = group[0].task_id
-        if task_id is None:
-            continue
-        all_groups[task_id] += 1
-        replays[task_id] += sum(row.replay is not None for row in group)
-    return [TaskReplays(task_id, all_groups[task_id], count) for task_id, count in replays.most_common() if count]
+        if (task_id := group[0].task_id) is not None:
+            all_groups[task_id] += 1
+            replays[task_id] += sum(row.replay is not None for row in group)
+    return [
+        {"task_id": task_id, "groups": all_groups[task_id], "replays": count}
+        for task_id, count in replays.most_common()
+        if count
+    ]
 
 
-def _compare(metrics: Metrics, positions: list[int]) -> list[Compared]:
+def _compare(metrics: Metrics, positions: list[int]) -> list[dict[str, Any]]:
+    """Return metrics' means over the steps with a replay, for all rows and without the replayed ones."""
     compared = []
     for name in sorted(name.removeprefix(WITHOUT) for name in metrics.series if name.startswith(WITHOUT)):
         with_replays, without = _mean(metrics, name, positions), _mean(metrics, WITHOUT + name, positions)
         if with_replays is not None and without is not None:
-            compared.append(Compared(name, with_replays, without))
+            compared.append({"name": name, "with_replays": with_replays, "without": without})
     return compared
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from arpo_verl.records.layout import screenshot_names
@@ -18,28 +17,22 @@ _ACTIONS, _ACTION_CHARACTERS = 8, 1000
 """Most actions of a turn, and most characters of an action as JSON; we leave out longer ones."""
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Episodes for the page, the newest first, one for each task."""
-
-    failures: list[dict[str, Any]]
-    first_successes: list[dict[str, Any]]
-    """First successes, of tasks that no earlier recorded training episode had solved."""
-
-
-def choose_samples(run: Run, snapshot: Snapshot, training: Sequence[EpisodeSummary]) -> Samples:
-    """Choose the episodes, and read them.
+def choose_samples(run: Run, snapshot: Snapshot, training: Sequence[EpisodeSummary]) -> dict[str, list[dict[str, Any]]]:
+    """Choose failures and first successes, of tasks that no earlier recorded training episode had solved: the newest
+    first, one for each task.
 
     Args:
         training: the training episodes, in the order of their steps.
     """
-    failures, first_successes = {}, {}
+    failures: dict[str, EpisodeSummary] = {}
+    first_successes: dict[str, EpisodeSummary] = {}
     for episode in training:
         if episode.success is not None and episode.success < 1:
             failures[episode.task_id] = episode
         elif episode.success is not None and episode.task_id not in first_successes:
             first_successes[episode.task_id] = episode
-    return Samples(*(_read_newest(run, snapshot, chosen) for chosen in (failures, first_successes)))
+    chosen = {"failures": failures, "first_successes": first_successes}
+    return {name: _read_newest(run, snapshot, episodes) for name, episodes in chosen.items()}
 
 
 def _read_newest(run: Run, snapshot: Snapshot, chosen: Mapping[str, EpisodeSummary]) -> list[dict[str, Any]]:
