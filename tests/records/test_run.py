@@ -27,14 +27,6 @@ def reads(monkeypatch):
     return names
 
 
-def test_an_episode_is_summarized(written, run):
-    id = written.episode(3, "press-ok", "u1", 2, success=0.5, screenshots=3, reward=-0.25, validation=True)
-    (episode,) = run.snapshot().episodes
-    assert (episode.id, episode.task_id, episode.step, episode.uid, episode.session) == (id, "press-ok", 3, "u1", 2)
-    assert (episode.success, episode.reward, episode.validation, episode.screenshots) == (0.5, -0.25, True, 3)
-    assert (episode.num_turns, episode.wall_s, episode.started_at) == (3, 4.25, 1_700_000_003.0)
-
-
 OLDER = dict.fromkeys(("started_at", "wall_s", "validation", "session", "num_turns", "instruction"))
 
 

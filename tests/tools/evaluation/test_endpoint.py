@@ -6,11 +6,9 @@ import inspect
 import io
 import json
 import socket
-import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +20,7 @@ from support.evaluation_run import TASKS, play  # noqa: E402
 from support.fake_pool import DONE, HIT  # noqa: E402
 from support.harness_agents import CURRENT, user  # noqa: E402
 from support.harness_agents import ask as ask_policy  # noqa: E402
+from support.http_server import Server  # noqa: E402
 
 from arpo_verl.agent.rollout.vision import ImageGeometry  # noqa: E402
 from arpo_verl.errors import ConfigError, EndpointError  # noqa: E402
@@ -42,57 +41,23 @@ KEY = "sk-a-secret"
 OWN_LOOP = {"harness": "support.harness_agents:own_loop"}
 
 
-class Server(ThreadingHTTPServer):
-    """Answers by `answer(number, request body)`: an object, or (status, headers, bytes)."""
-
-    daemon_threads = True
-
-    def __init__(self, answer):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answer = answer
-        self.asked = []
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def handle_error(self, request, client_address):
-        """A client that hung up is no error here."""
-
-
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.do_POST()
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or "null")
-        self.server.asked.append({"path": self.path, "headers": dict(self.headers), "body": body})
-        answer = self.server.answer(len(self.server.asked), body)
-        if callable(answer):
-            answer(self)
-            return
-        if not isinstance(answer, tuple):
-            answer = 200, {}, json.dumps(answer).encode()
-        status, headers, content = answer
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(content)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_):
-        """Be still."""
-
-
 @contextmanager
 def serving(answer):
-    server = Server(answer)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
+    """Answer by `answer(number, request body)`: an object, (status, headers, bytes), or what writes to the handler."""
+    asked = []
+
+    def respond(handler, content):
+        asked.append({"path": handler.path, "headers": dict(handler.headers), "body": json.loads(content or "null")})
+        answered = answer(len(asked), asked[-1]["body"])
+        if callable(answered):
+            answered(handler)
+            return
+        status, headers, content = answered if isinstance(answered, tuple) else (200, {}, json.dumps(answered).encode())
+        handler.answer(status, content, **{name.replace("-", "_"): value for name, value in headers.items()})
+
+    with Server(respond) as server:
+        server.asked = asked
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @pytest.fixture
@@ -123,7 +88,7 @@ def play_on(out, answer, *, tasks=TASKS[:1], key=None, context=None, model=None,
     """Play tasks once each on a server; returns the evaluation and what the server was asked.
 
     Args:
-        answer: see `Server`; a list has one for each request, and anything else is the same for each.
+        answer: see `serving`; a list has one for each request, and anything else is the same for each.
     """
     by_number = (lambda number, body: answer[number - 1]) if isinstance(answer, list) else lambda number, body: answer
     with serving(answer if inspect.isfunction(answer) else by_number) as server:

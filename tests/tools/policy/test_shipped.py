@@ -1,14 +1,13 @@
-"""The policies that come with the package: they load as any model, and their folder holds nothing else."""
+"""The policies that come with the package: they load as any model."""
 
-import shutil
+from hashlib import sha256
 
 import pytest
 import torch
 
 from arpo_verl.engines.optimizer import UpperLayersAdamW
-from arpo_verl.errors import ConfigError
 from arpo_verl.tools.policy.__main__ import main
-from arpo_verl.tools.policy.shipped import FOLDER, SHIPPED, check_shipped, write_shipped
+from arpo_verl.tools.policy.shipped import FOLDER, SHIPPED, WEIGHTS, write_shipped
 
 
 @pytest.fixture(scope="module")
@@ -19,9 +18,8 @@ def shipped(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_every_shipped_file_is_the_declared_one_and_no_other_is_there(name):
-    check_shipped(name)
-    assert {path.name for path in (FOLDER / name).iterdir()} == SHIPPED[name].keys()
+def test_the_weights_are_the_declared_ones(name):
+    assert sha256((FOLDER / name / WEIGHTS).read_bytes()).hexdigest() == SHIPPED[name]
 
 
 @pytest.mark.parametrize(
@@ -61,21 +59,6 @@ def test_another_models_parameters_are_refused():
     for other in ((*layer, *layer, norm), (*layer, norm, head), (*layer, head, *layer, norm, head)):
         with pytest.raises(ValueError, match="two layers of 12 tensors"):
             UpperLayersAdamW(parameters(*other))
-
-
-def test_changed_or_missing_files_are_refused(tmp_path):
-    shutil.copytree(FOLDER / "seeing", tmp_path / "copy" / "seeing")
-    check_shipped("seeing", tmp_path / "copy")
-    weights = tmp_path / "copy" / "seeing" / "model.safetensors"
-    data = bytearray(weights.read_bytes())
-    data[-1] ^= 1
-    weights.write_bytes(data)
-    with pytest.raises(ConfigError, match="model.safetensors: other bytes"):
-        write_shipped("seeing", tmp_path / "out", tmp_path / "copy")
-    assert not (tmp_path / "out").exists()
-    weights.unlink()
-    with pytest.raises(ConfigError, match="model.safetensors: missing"):
-        check_shipped("seeing", tmp_path / "copy")
 
 
 @pytest.mark.parametrize("out", ["notes", "file", "link"])
