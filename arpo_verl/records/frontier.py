@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from arpo_verl.records.json_files import GrowingFile, Integer, append_objects
+from arpo_verl.records.json_files import Integer, append_objects
 from arpo_verl.tasks.frontier import TaskEstimate
 
 
@@ -33,21 +33,12 @@ class RecordedEstimate(TaskEstimate):
     """The training step before the estimate."""
 
 
-class _Line(msgspec.Struct):
+class FrontierLine(msgspec.Struct):
+    """A line of the file."""
+
     step: Integer
     tasks: list[TaskEstimate]
 
-
-class FrontierFile:
-    """Reads the growing file. It is not thread-safe: its `Run` locks."""
-
-    def __init__(self, path: Path):
-        self._file = GrowingFile(path, _Line)
-        self._by_task: dict[str, RecordedEstimate] = {}
-
-    def refresh(self) -> list[RecordedEstimate]:
-        """Return the last estimate of every task, by id; empty if the run draws uniformly."""
-        for line in self._file.read_new(forget=self._by_task.clear):
-            read = [RecordedEstimate(**asdict(estimate), step=line.step) for estimate in line.tasks]
-            self._by_task.update({estimate.task_id: estimate for estimate in read})
-        return [self._by_task[task_id] for task_id in sorted(self._by_task)]
+    def by_task(self) -> dict[str, RecordedEstimate]:
+        """Return the estimates by the tasks' ids."""
+        return {one.task_id: RecordedEstimate(**asdict(one), step=self.step) for one in self.tasks}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arpo_verl.records.episode_file import EpisodeKey
-from arpo_verl.records.json_files import Count, GrowingFile, append_objects
+from arpo_verl.records.json_files import Count, append_objects
 
 if TYPE_CHECKING:
     from arpo_verl.replay.groups import Group
@@ -87,16 +87,3 @@ def append_jumps(path: Path, jumps: Iterable[Jump]) -> None:
         OSError: the file cannot be written.
     """
     append_objects(path, [asdict(jump) for jump in jumps])
-
-
-class JumpsFile:
-    """Reads the growing file. It is not thread-safe: its `Run` locks."""
-
-    def __init__(self, path: Path):
-        self._file = GrowingFile(path, Jump)
-        self._by_task: dict[str, Jump] = {}
-
-    def refresh(self) -> dict[str, Jump]:
-        """Return the last jump of each task with one."""
-        self._by_task.update({jump.task_id: jump for jump in self._file.read_new(forget=self._by_task.clear)})
-        return dict(self._by_task)

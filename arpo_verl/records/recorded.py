@@ -124,22 +124,15 @@ class _Content(msgspec.Struct, kw_only=True):
 def _read_recorded(folder: Path) -> RecordedEpisode:
     content = read_json(folder / EPISODE_FILE, _Content)
     requests = tuple(turn.request for turn in content.turns if turn.request)
+    names = ("task_id", "instruction", "task_content", "success", "reward", "reward_extra_info", "stop_reason")
     return RecordedEpisode(
         source=str(folder),
-        task_id=content.task_id,
-        instruction=content.instruction,
-        success=content.success,
-        reward=content.reward,
-        stop_reason=content.stop_reason,
+        **{name: getattr(content, name) for name in (*names, "format_error", "image_size")},
         screenshots=_screenshots(folder, content.screenshots),
         replies=tuple(turn.text for turn in content.turns),
         tokens=_tokens(folder / TOKENS_FILE),
-        image_size=content.image_size,
         num_tokens=(content.prompt_tokens, content.response_tokens),
-        format_error=content.format_error,
         validation=content.validation is True,
-        task_content=content.task_content,
-        reward_extra_info=content.reward_extra_info,
         requests=requests if len(requests) == len(content.turns) else (),
     )
 

@@ -22,7 +22,7 @@ from arpo_verl.agent.rollout.scoring import Score
 from arpo_verl.records.budget import BudgetKeeper, budget_keeper
 from arpo_verl.records.documents import EpisodeRecord, folder_of, id_of_row, live_document
 from arpo_verl.records.episode_folder import EpisodeFolder
-from arpo_verl.types import EpisodeId, Task
+from arpo_verl.types import Task
 
 logger = logging.getLogger(__name__)
 
@@ -42,23 +42,22 @@ class Recorder:
     """
 
     def __init__(self, config: GuiAgentConfig, is_validation: Callable[[str], Awaitable[bool | None]]):
-        self._is_validation = is_validation
+        self.is_validation = is_validation
         self._directory = None if config.recorded_in is None else Path(config.recorded_in)
         self._share = config.record_share
-        self._keeper: BudgetKeeper | None = None
+        self.keeper: BudgetKeeper | None = None
         if self._directory is not None and config.trajectory_budget_bytes is not None:
-            self._keeper = budget_keeper(self._directory, config.trajectory_budget_bytes)
+            self.keeper = budget_keeper(self._directory, config.trajectory_budget_bytes)
         self._drops_successes = config.record == FAILURES_AND_REPLAYS
 
     def episode(self, row: Mapping[str, Any], task: Task) -> EpisodeWriter:
         """Return a writer for one attempt at an episode of this dataset row; it writes nothing if the episode is not
         to be recorded."""
-        id = id_of_row(row)
-        is_recorded = self._directory is not None and draw(id.uid) < self._share
-        directory = self._directory if is_recorded else None
-        return EpisodeWriter(directory, id, task, row, self._keeps_screenshots, self._is_validation, self._keeper)
+        is_recorded = draw(id_of_row(row).uid) < self._share
+        return EpisodeWriter(self, self._directory if is_recorded else None, row, task)
 
-    def _keeps_screenshots(self, episode: Episode) -> bool:
+    def keeps_screenshots(self, episode: Episode) -> bool:
+        """Return whether the record of this episode has its screenshots."""
         return not self._drops_successes or episode.success < 1 or episode.format_error
 
 
@@ -73,25 +72,11 @@ class EpisodeWriter:
     If the disk fails, only the record is lost, not the episode.
     """
 
-    def __init__(
-        self,
-        directory: Path | None,
-        id: EpisodeId,
-        task: Task,
-        row: Mapping[str, Any],
-        keeps_screenshots: Callable[[Episode], bool],
-        is_validation: Callable[[str], Awaitable[bool | None]],
-        keeper: BudgetKeeper | None = None,
-    ):
-        self._keeper = keeper
-        self._folder = None if directory is None else EpisodeFolder(directory, folder_of(id, task.task_id))
-        self._id = id
-        self._task = task
-        self._row = row
-        self._keeps_screenshots = keeps_screenshots
-        self._is_validation = is_validation
-        self._desktop = ""
-        self._started_at = 0.0
+    def __init__(self, recorder: Recorder, directory: Path | None, row: Mapping[str, Any], task: Task):
+        self._recorder = recorder
+        self._row, self._task, self._id = row, task, id_of_row(row)
+        self._folder = None if directory is None else EpisodeFolder(directory, folder_of(self._id, task.task_id))
+        self._desktop, self._started_at = "", 0.0
         self._thread = next(_THREADS)
         self._failed = False
 
@@ -134,11 +119,11 @@ class EpisodeWriter:
         if self._folder is None:
             return
         record = EpisodeRecord.of_row(self._row, episode, score, self._desktop)
-        validation = await self._is_validation(self._id.uid)
+        validation = await self._recorder.is_validation(self._id.uid)
         record = dataclasses.replace(record, content={**record.content, "validation": validation})
-        self._write(partial(self._folder.finish, record, keep_screenshots=self._keeps_screenshots(episode)))
-        if self._keeper is not None:
-            self._write(self._keeper.recorded, self._id.step)
+        self._write(partial(self._folder.finish, record, keep_screenshots=self._recorder.keeps_screenshots(episode)))
+        if self._recorder.keeper is not None:
+            self._write(self._recorder.keeper.recorded, self._id.step)
 
     def _write_live(self, folder: EpisodeFolder, turns: tuple[Turn, ...]) -> None:
         folder.write_live(live_document(self._id, self._task, self._desktop, self._started_at, turns))

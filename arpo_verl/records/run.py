@@ -21,9 +21,10 @@ from typing import Any
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.records.episode_file import read_content
-from arpo_verl.records.frontier import FrontierFile, RecordedEstimate
+from arpo_verl.records.frontier import FrontierLine, RecordedEstimate
 from arpo_verl.records.groups import UNTRAINED, Groups, TrainedGroup, Training, TrainingIndex
-from arpo_verl.records.jumps import Jump, JumpsFile
+from arpo_verl.records.json_files import GrowingFile
+from arpo_verl.records.jumps import Jump
 from arpo_verl.records.layout import (
     EPISODE_FILE,
     FRONTIER_FILE,
@@ -80,8 +81,10 @@ class Run:
         self._groups = Groups(trajectories)
         self._metrics_files = MetricsFiles(run_dir)
         self._metrics: Metrics | None = None
-        self._frontier = FrontierFile(trajectories / FRONTIER_FILE)
-        self._jumps = JumpsFile(trajectories / JUMPS_FILE)
+        self._frontier_file = GrowingFile(trajectories / FRONTIER_FILE, FrontierLine)
+        self._frontier: dict[str, RecordedEstimate] = {}
+        self._jumps_file = GrowingFile(trajectories / JUMPS_FILE, Jump)
+        self._jumps: dict[str, Jump] = {}
         self._snapshot = Snapshot(0, {}, {}, TrainingIndex((), {}))
         self._refresh_at = 0.0
 
@@ -179,12 +182,15 @@ class Run:
     def frontier(self) -> list[RecordedEstimate]:
         """Return frontier sampling's estimate of each task, by id; empty if the run draws uniformly."""
         with self._lock:
-            return self._frontier.refresh()
+            for line in self._frontier_file.read_new(forget=self._frontier.clear):
+                self._frontier |= line.by_task()
+            return [self._frontier[task_id] for task_id in sorted(self._frontier)]
 
     def jumps(self) -> dict[str, Jump]:
-        """Return the tasks whose success jumped to 100% within a training step, by id."""
+        """Return the last jump of each task whose success jumped to 100% within a training step, by id."""
         with self._lock:
-            return self._jumps.refresh()
+            self._jumps |= {jump.task_id: jump for jump in self._jumps_file.read_new(forget=self._jumps.clear)}
+            return dict(self._jumps)
 
     def running(self) -> list[RunningEpisode]:
         """Return the episodes that are being played."""

@@ -11,6 +11,10 @@ from arpo_verl.records.episode_file import EpisodeKey, RecordedTurn, read_episod
 from arpo_verl.records.layout import screenshot_names, step_of
 from arpo_verl.types import Action
 
+_AS_RECORDED = (
+    *("task_id", "instruction", "uid", "validation", "success", "reward", "stop_reason", "format_error"),
+    *("started_at", "wall_s", "generate_s", "desktop_s"),
+)
 ACTIONS = tuple(action.__name__ for action in get_args(Action))
 
 
@@ -61,25 +65,14 @@ def read_summary(folder: Path) -> EpisodeSummary:
     content = read_episode(folder)
     return EpisodeSummary(
         id=f"{folder.parent.name}/{folder.name}",
-        task_id=content.task_id,
-        instruction=content.instruction,
+        **{name: getattr(content, name) for name in _AS_RECORDED},
         step=(step_of(folder.parent.name) or 0) if content.step is None else content.step,
-        uid=content.uid,
         session=content.session or 0,
-        validation=content.validation,
-        success=content.success,
-        reward=content.reward,
-        stop_reason=content.stop_reason,
         num_turns=len(content.turns) if content.num_turns is None else content.num_turns,
         num_rows=1 if content.rows is None else len(content.rows),
-        format_error=content.format_error,
         actions=_kinds_of(content.turns),
         programs=_names(tuple(name[:80] for name in content.programs[:20])),
         screenshots=len(screenshot_names(folder)),
-        started_at=content.started_at,
-        wall_s=content.wall_s,
-        generate_s=content.generate_s,
-        desktop_s=content.desktop_s,
     )
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from arpo_verl.records.episode_file import EpisodeKey
-from arpo_verl.records.jumps import MIN_EARLIER, Jump, JumpDetector, JumpsFile, append_jumps
+from arpo_verl.records.jumps import MIN_EARLIER, Jump, JumpDetector, append_jumps
 
 
 def attempted(detector, *groups):
@@ -41,12 +41,12 @@ def test_each_task_has_its_own_attempts_and_a_jump_names_the_first_success():
     assert jump == Jump("a", 3, 8, "u4", 1) and jump.first == EpisodeKey(None, "u4", 1)
 
 
-def test_the_last_jump_of_each_task_is_read_and_what_is_none_is_passed_over(tmp_path):
-    file = JumpsFile(tmp_path / "jumps.jsonl")
-    assert file.refresh() == {}
+def test_the_last_jump_of_each_task_is_read_and_what_is_none_is_passed_over(written, run):
+    path = written.trajectories / "jumps.jsonl"
+    assert run.jumps() == {}
     endless = '{"task_id": "a", "uid": "u", "earlier": 8, "session": 0, "step": ' + "9" * 400 + "}\n"
-    (tmp_path / "jumps.jsonl").write_text('{"task_id": "a", "step": true}\n{"task_id": 1}\n[]\n' + endless)
-    assert file.refresh() == {}
+    path.write_text('{"task_id": "a", "step": true}\n{"task_id": 1}\n[]\n' + endless)
+    assert run.jumps() == {}
     later = Jump("a", 9, 8, "u9", 0)
-    append_jumps(tmp_path / "jumps.jsonl", [Jump("a", 3, 8, "u1", 0), later, Jump("b", 1, 16, "u2", 3)])
-    assert file.refresh() == {"a": later, "b": Jump("b", 1, 16, "u2", 3)}
+    append_jumps(path, [Jump("a", 3, 8, "u1", 0), later, Jump("b", 1, 16, "u2", 3)])
+    assert run.jumps() == {"a": later, "b": Jump("b", 1, 16, "u2", 3)}

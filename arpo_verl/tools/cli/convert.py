@@ -23,7 +23,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "each option, or says why not, and lists what you must fill in. docs/reference/migration.md has the table.",
     )
     parser.add_argument("source", type=Path, metavar="SCRIPT|YAML", help="such as examples/osworld_subset32.sh")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="an option of the source, with another value")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="an option of the source, with another value"
+    )
     parser.add_argument("--config", type=Path, metavar="YAML", help="the file for the script's config=")
     parser.add_argument(
         "--ignore",

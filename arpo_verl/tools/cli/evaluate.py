@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         from arpo_verl.tools.evaluation.compare import compare
         from arpo_verl.tools.evaluation.folder import EvaluationFolder
 
-        print(printable_lines(str(compare(*(EvaluationFolder(path).read() for path in args.compare)))))
+        print(printable_lines(compare(*(EvaluationFolder(path).read() for path in args.compare))))
         return 0
     from arpo_verl.tools.cli.playing import open_policy, read_command
     from arpo_verl.tools.evaluation.midway import describe_midway

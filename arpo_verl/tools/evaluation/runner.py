@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -133,44 +133,35 @@ def evaluate(
     with EvaluationFolder.held(out, settings.facts(policy), tasks) as folder, ExitStack() as stack:
         stack.enter_context(logging_redirect_tqdm())
         progress = stack.enter_context(_Progress(settings.budgets[-1]))
-        evaluation = _Evaluation(folder, tasks, scheduler, policy, settings, program, progress, stack)
+        by_id = {task.task_id: task for task in tasks}
+        evaluation = _Evaluation(folder, by_id, scheduler, policy, settings, program, progress, stack)
         asyncio.run(evaluation.play_all())
         return folder.read()
 
 
+@dataclass
 class _Evaluation:
     """One start of an evaluation. It makes the pool for the first trial, in `stack`."""
 
-    def __init__(
-        self,
-        folder: EvaluationFolder,
-        tasks: Sequence[Task],
-        scheduler: Scheduler,
-        policy: Policy,
-        settings: EvaluationSettings,
-        program: Program | None,
-        progress: _Progress,
-        stack: ExitStack,
-    ):
-        self._folder = folder
-        self._tasks = {task.task_id: task for task in tasks}
-        self._scheduler = scheduler
-        self._policy = policy
-        self._settings = settings
-        self._progress = progress
-        self._stack = stack
-        self._program = program
-        self._pool: DesktopPool | None = None
-        self._failed_in_a_row = 0
+    folder: EvaluationFolder
+    tasks: Mapping[str, Task]
+    scheduler: Scheduler
+    policy: Policy
+    settings: EvaluationSettings
+    program: Program | None
+    progress: _Progress
+    stack: ExitStack
+    pool: DesktopPool | None = None
+    failed_in_a_row: int = 0
 
     async def play_all(self) -> None:
         running: dict[asyncio.Task[TrialOutcome], Trial] = {}
         try:
             while True:
-                free = self._settings.environment.num_desktops - len(running)
-                trials = self._scheduler.next_trials(free) if free else []
+                free = self.settings.environment.num_desktops - len(running)
+                trials = self.scheduler.next_trials(free) if free else []
                 for trial in trials:
-                    recorded = self._folder.results(trial)
+                    recorded = self.folder.results(trial)
                     if recorded is not None:
                         self._finish(trial, recorded, is_new=False)
                     else:
@@ -188,12 +179,12 @@ class _Evaluation:
             await asyncio.gather(*running, return_exceptions=True)
 
     def _finish(self, trial: Trial, outcome: TrialOutcome, *, is_new: bool = True) -> None:
-        self._scheduler.finished(trial, outcome)
-        self._progress.finished(trial, outcome, self._scheduler.expected, is_new)
+        self.scheduler.finished(trial, outcome)
+        self.progress.finished(trial, outcome, self.scheduler.expected, is_new)
 
     async def _play(self, trial: Trial) -> TrialOutcome:
-        task = self._tasks[trial.task_id]
-        config = self._settings.agent_of(trial, self._folder.trajectories)
+        task = self.tasks[trial.task_id]
+        config = self.settings.agent_of(trial, self.folder.trajectories)
         recorder = Recorder(config, _validates)
         row = {"uid": uid_of(trial), "session_id": trial.run, "global_steps": 0}
 
@@ -205,45 +196,43 @@ class _Evaluation:
                 await writer.finish(episode, await score_episode(compute_score, episode, "", row, unclear_losses))
 
         try:
-            await attempt_until_whole(self._desktops(), self._settings.environment, trial.task_id, attempt)
+            await attempt_until_whole(self._desktops(), self.settings.environment, trial.task_id, attempt)
         except (DesktopError, GenerationError) as error:
             return self._fault(trial, error)
         except ConfigError as error:
             raise ConfigError(f"{error} (task {trial.task_id})") from error
-        self._failed_in_a_row = 0
-        results = self._folder.results(trial)
+        self.failed_in_a_row = 0
+        results = self.folder.results(trial)
         if results is None:
-            raise OSError(f"an episode of {trial.task_id} was not recorded in {self._folder.path}; the log says why")
+            raise OSError(f"an episode of {trial.task_id} was not recorded in {self.folder.path}; the log says why")
         return results
 
     async def _episode(
         self, task: Task, trial: Trial, desktop: LeasedDesktop, config: GuiAgentConfig, writer: Watcher
     ) -> Episode:
         """Have our loop play, or the harness."""
-        sampling = self._settings.sampling
-        if self._program is not None:
-            return await play_by(
-                self._program, task, desktop, self._policy.chat(config, sampling, trial), config, writer
-            )
-        budgets = self._settings.budgets if why_not_midway(task) is None else ()
-        conversation = self._policy.conversation(config, sampling, trial)
+        sampling = self.settings.sampling
+        if self.program is not None:
+            return await play_by(self.program, task, desktop, self.policy.chat(config, sampling, trial), config, writer)
+        budgets = self.settings.budgets if why_not_midway(task) is None else ()
+        conversation = self.policy.conversation(config, sampling, trial)
         return await play(task, desktop, conversation, config, writer, evaluate_after=budgets)
 
     def _fault(self, trial: Trial, error: Exception) -> FailedTrial:
         fault = FailedTrial(
             trial.task_id, trial.run, trial.max_steps, type(error).__name__, str(error)[:MESSAGE_CHARACTERS]
         )
-        self._folder.add_fault(fault)
+        self.folder.add_fault(fault)
         if isinstance(error, GenerationError):
-            self._failed_in_a_row += 1
-            if self._failed_in_a_row == FAULTS_IN_A_ROW:
+            self.failed_in_a_row += 1
+            if self.failed_in_a_row == FAULTS_IN_A_ROW:
                 raise error
         return fault
 
     def _desktops(self) -> DesktopPool:
-        if self._pool is None:
-            self._pool = self._stack.enter_context(own_pool(self._settings.environment))
-        return self._pool
+        if self.pool is None:
+            self.pool = self.stack.enter_context(own_pool(self.settings.environment))
+        return self.pool
 
 
 class _Progress(contextlib.AbstractContextManager["_Progress"]):

@@ -1,7 +1,7 @@
 """Searches the agent's replies and typed text, instructions and verdicts, with an SQLite index made on first use.
 
-The index is a scratch file that is removed with the process. A thread fills it; until that is done, a search shows what
-it has found so far, and how much is indexed.
+The index is a scratch file that is removed with the process. A search first indexes what is new, for at most
+`INDEX_S`, then shows what it finds so far and how much is indexed: the page asks again until that is all.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 import sqlite3
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -27,8 +28,8 @@ _MOST_TEXT = 100_000
 _MOST_HITS, _AROUND = 100, 40
 """Most episodes whose hits one request gets, and characters before a hit."""
 _VERDICT = ("metric", "result", "expected", "returned")
-_AT_ONCE = 50
-"""Episodes written together; a search waits at most for one such batch."""
+INDEX_S = 2.0
+"""Seconds for which a search indexes before it answers: thousands of episodes."""
 
 
 class SearchIndex:
@@ -37,7 +38,6 @@ class SearchIndex:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._lock = threading.Lock()
-        self._filling: threading.Thread | None = None
         self._scratch: ScratchFolder | None = None
         self._database: sqlite3.Connection | None = None
         self._indexed: dict[str, tuple[int, EpisodeSummary]] = {}
@@ -46,9 +46,9 @@ class SearchIndex:
     def document(self, query: str) -> dict[str, Any]:
         """Make `api/search`: the ids of episodes that have, for each word of the query, a word that begins with it."""
         snapshot = self._run.snapshot()
-        self._fill(snapshot)
         words = _words(query)
         with self._lock:
+            self._index(snapshot)
             found = self._find(words) if words else []
             current = {id: row for id, row in found if self._indexed.get(id, (None,))[0] == row}
             indexed = sum(id in self._indexed for id in snapshot.by_id)
@@ -78,12 +78,6 @@ class SearchIndex:
         text = [*turns, *calls][best][start : match.end() + 2 * _AROUND]
         return {"turn": best + 1 if best < len(turns) else None, "text": f"{'…' if start else ''}{text}"}
 
-    def wait(self) -> None:
-        """Wait until all episodes of the last search are indexed."""
-        filling = self._filling
-        if filling is not None:
-            filling.join()
-
     def _find(self, words: list[str]) -> list[tuple[str, int]]:
         # Quotes keep words from being operators of the query language.
         match = " ".join(f'"{word}"*' for word in words)
@@ -102,32 +96,21 @@ class SearchIndex:
             self._database = database
         return self._database
 
-    def _fill(self, snapshot: Snapshot) -> None:
-        """Index new episodes since the last search, in a thread."""
-        with self._lock:
-            if self._filling is not None and self._filling.is_alive():
-                return
-            missing = [e for e in snapshot.episodes if self._indexed.get(e.id, (0, None))[1] is not e]
-            if not missing:
-                return
-            self._filling = threading.Thread(target=self._index, args=(missing,), name="arpo_verl-search", daemon=True)
-            self._filling.start()
-
-    def _index(self, episodes: list[EpisodeSummary]) -> None:
-        left = iter(episodes)
-        while batch := list(islice(left, _AT_ONCE)):
-            texts = [self._texts(episode) for episode in batch]
-            with self._lock:
-                database = self._connection()
-                for episode, text in zip(batch, texts, strict=True):
-                    number = database.execute("INSERT INTO episodes (id) VALUES (?)", (_clean(episode.id),)).lastrowid
-                    places = ", ".join("?" * len(FIELDS))
-                    database.execute(
-                        f"INSERT INTO words (rowid, {', '.join(FIELDS)}) VALUES (?, {places})",  # noqa: S608
-                        (number, *text),
-                    )
-                    self._indexed[episode.id] = number or 0, episode
-                database.commit()
+    def _index(self, snapshot: Snapshot) -> None:
+        """Index episodes that are new since the last search."""
+        database, until = self._connection(), time.monotonic() + INDEX_S
+        for episode in snapshot.episodes:
+            if self._indexed.get(episode.id, (0, None))[1] is not episode:
+                number = database.execute("INSERT INTO episodes (id) VALUES (?)", (_clean(episode.id),)).lastrowid
+                places = ", ".join("?" * len(FIELDS))
+                database.execute(
+                    f"INSERT INTO words (rowid, {', '.join(FIELDS)}) VALUES (?, {places})",  # noqa: S608
+                    (number, *self._texts(episode)),
+                )
+                self._indexed[episode.id] = number or 0, episode
+                if time.monotonic() > until:
+                    break
+        database.commit()
 
     def _texts(self, episode: EpisodeSummary) -> list[str]:
         try:

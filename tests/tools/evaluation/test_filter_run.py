@@ -1,5 +1,6 @@
-"""A filter on fake desktops, and the list that it leaves."""
+"""A filter on fake desktops, also as one types it, and the list that it leaves."""
 
+import contextlib
 import json
 
 import pytest
@@ -10,6 +11,8 @@ from arpo_verl.agent.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.desktops.fake import FakeEnvironment, FakeScript
 from arpo_verl.errors import ConfigError
 from arpo_verl.tasks import load_tasks
+from arpo_verl.tools.cli import playing
+from arpo_verl.tools.cli.main import main
 from arpo_verl.tools.evaluation.filter_run import filter_tasks
 from arpo_verl.tools.evaluation.filtering import Fate
 from arpo_verl.tools.evaluation.folder import EvaluationFolder
@@ -103,3 +106,38 @@ def test_an_empty_list_is_written_and_an_infeasible_task_is_one_like_others_unle
     assert (task.fate, task.runs) == (Fate.TOO_FEW, 4)
     folder = write_training_list(tmp_path, filtered, [INFEASIBLE])
     assert filtered.of_list is None and (folder / "test_all.json").read_text() == "{}\n"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "script", "status", "told"),
+    [
+        (
+            "tasks",
+            FakeScript(),
+            0,
+            ("2 tasks; 6 episodes played, 25% fewer", "too few", "data.train_files=", "of 8 on"),
+        ),
+        ("tasks/os/never.json", FakeScript(), 1, ("no task was kept",)),
+        ("tasks", FakeScript(fail={"evaluate": [-1]}), 1, ("failed the episode that does nothing: mixed, never",)),
+    ],
+    ids=["list", "nothing", "faults"],
+)
+def test_the_command_leaves_a_list_and_says_what_is_on_it(tmp_path, monkeypatch, capsys, tasks, script, status, told):
+    @contextlib.contextmanager
+    def open_policy(*_):
+        yield ByTask(begun=lambda trial: seen.append(trial.max_steps))
+
+    seen = []
+    monkeypatch.setattr(playing, "open_policy", open_policy)
+    (tmp_path / "tasks" / "os").mkdir(parents=True)
+    for task in PLAYED[:2]:
+        (tmp_path / "tasks" / "os" / f"{task.task_id}.json").write_text(json.dumps(task.spec))
+    command = ["filter-tasks", "--provider", "fake", "--option", "retry_backoff_s=0", "--desktops", "1", "--error", "0"]
+    command += ["--tasks", str(tmp_path / tasks), "--out", str(tmp_path / "out"), "--model", "none", "--runs", "4"]
+    with pool_of(FakePool(script)):
+        assert main(command) == status
+    printed = capsys.readouterr().out
+    assert all(words in printed for words in told) and set(seen) <= {15}
+    assert json.loads((tmp_path / "out" / "evaluation.json").read_text())["settings"]["temperature"] == 1.0
+    assert json.loads((tmp_path / "out" / "filter.json").read_text())["counts"].get("kept", 0) == (status == 0)
+    assert (tmp_path / "out" / "results.md").is_file()

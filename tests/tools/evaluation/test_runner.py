@@ -11,7 +11,8 @@ from support.evaluation_run import DONE, HIT, RUNS, TASKS, Scripted, play
 from arpo_verl.desktops.fake import FakeScript
 from arpo_verl.errors import ConfigError, EndpointError
 from arpo_verl.tools.evaluation.folder import EvaluationFolder
-from arpo_verl.tools.evaluation.results import Trial
+from arpo_verl.tools.evaluation.results import FailedTrial, Result, Trial
+from arpo_verl.tools.evaluation.schedule import EachRun
 from arpo_verl.types import StopReason, Task
 
 MISS = "Action: click(start_box='(300,200)')"
@@ -26,6 +27,17 @@ def test_every_task_is_played_so_often_and_recorded(tmp_path):
     }
     assert evaluated.settings["policy"] == {"model": "scripted"}
     assert len(list((tmp_path / "e" / "trajectories" / "step_000000").glob("*/00.png"))) == len(evaluated.results)
+
+
+def test_every_task_is_played_once_before_one_is_played_again_at_the_largest_budget():
+    scheduler = EachRun(["a", "b"], 2, [50, 15])
+    assert scheduler.expected == 4
+    assert scheduler.next_trials(3) == [Trial("a", 0, 50), Trial("b", 0, 50), Trial("a", 1, 50)]
+    assert [scheduler.next_trials(3), scheduler.next_trials(3)] == [[Trial("b", 1, 50)], []]
+    longer = Result("a", "", 0, 50, 1.0, 16, StopReason.FINISHED, "step_000000/x")  # it tells nothing of 15 turns
+    for outcome in ((longer,), FailedTrial("a", 0, 50, "DesktopLostError", "gone")):
+        scheduler.finished(Trial("a", 0, 50), outcome)
+    assert (scheduler.expected, scheduler.next_trials(3)) == (5, [Trial("a", 0, 15)])
 
 
 def test_a_killed_evaluation_goes_on_and_nothing_is_played_twice(tmp_path):

@@ -251,6 +251,9 @@ def test_a_yaml_file_alone_is_converted_and_a_file_is_not_overwritten(tmp_path, 
     assert main(arguments) == 2 and "do not overwrite" in capsys.readouterr().err
     assert main([*arguments, "--out", "-"]) == 0
     assert UNSAID in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        main(["convert"])
+    assert "arguments are required: SCRIPT|YAML. See" in capsys.readouterr().err
     assert main(["convert", "run.yaml", "second.sh"]) == 2
     assert "must be KEY=VALUE, got 'second.sh'; convert one file at a time" in capsys.readouterr().err
     assert main(["convert", "absent.sh"]) == 2 and "absent.sh" in capsys.readouterr().err

@@ -1,7 +1,6 @@
 """Search in what the agent wrote and typed, and in verdicts."""
 
 import shutil
-import threading
 
 import pytest
 
@@ -15,12 +14,10 @@ def turn(**content):
 
 @pytest.fixture
 def found(run):
-    """Search the run, once everything is indexed; returns the ids."""
+    """Search the run; returns the ids."""
     index = SearchIndex(run)
 
     def ids(query):
-        index.document(query)
-        index.wait()
         document = index.document(query)
         assert document["indexed"] == document["total"]
         return document["ids"]
@@ -65,27 +62,14 @@ def test_what_is_new_written_anew_or_gone_is_known_at_the_next_search(written, r
     assert found("alpha") == []
 
 
-def test_who_searches_while_the_index_is_made_sees_how_far_it_is(written, run, monkeypatch):
-    monkeypatch.setattr(search, "_AT_ONCE", 1)
+def test_a_search_shows_how_far_the_index_is_and_the_next_one_goes_on(written, run, monkeypatch):
+    monkeypatch.setattr(search, "INDEX_S", 0.0)
     for session in range(3):
         written.episode(1, session=session, instruction="alpha")
-    index, may_go_on, begun = SearchIndex(run), threading.Event(), threading.Event()
-    texts = index._texts
-
-    def slow(episode):
-        if episode.session == 1:
-            begun.set()
-            may_go_on.wait(60)
-        return texts(episode)
-
-    monkeypatch.setattr(index, "_texts", slow)
-    index.document("alpha")
-    begun.wait(60)
-    document = index.document("alpha")
-    assert (document["indexed"], document["total"], len(document["ids"])) == (1, 3, 1)
-    may_go_on.set()
-    index.wait()
-    assert len(index.document("alpha")["ids"]) == 3
+    index = SearchIndex(run)
+    for indexed in (1, 2, 3, 3):
+        document = index.document("alpha")
+        assert (document["indexed"], document["total"], len(document["ids"])) == (indexed, 3, indexed)
 
 
 def test_the_index_is_beside_no_run_and_goes(written, run, found):
@@ -95,7 +79,6 @@ def test_the_index_is_beside_no_run_and_goes(written, run, found):
     assert sorted(path.name for path in written.path.rglob("*")) == before
     index = SearchIndex(run)
     index.document("alpha")
-    index.wait()
     folder = index._scratch.path
     assert folder.is_dir()
     del index
