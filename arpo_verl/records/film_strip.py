@@ -26,6 +26,7 @@ _MARKS_ACROSS = 45
 """The picture's width, in radii of a mark."""
 _FONT_PX, _LINE_PX, _CAPTION_LINES = 12, 15, 4
 _GAP_PX = 8
+_COLUMNS = 4
 _TALLEST = 4
 _MOST_TEXT, _MOST_PIXELS = 2000, 100_000
 """Most characters of a caption; largest coordinate that we draw."""
@@ -91,11 +92,11 @@ def thumbnail(frame: Frame, width: int) -> Image.Image:
     return small
 
 
-def film_strip(frames: Sequence[Frame], width: int = 320, columns: int = 4, number: int = 0) -> Image.Image:
+def film_strip(frames: Sequence[Frame], width: int = 320, number: int = 0) -> Image.Image:
     """Draw all frames in rows, each with its number and the start of its caption below; the first is `number`."""
     pictures = [thumbnail(frame, width) for frame in frames]
     height = max((picture.height for picture in pictures), default=1) + (_CAPTION_LINES + 1) * _LINE_PX
-    rows, columns = math.ceil(len(frames) / columns) or 1, min(columns, len(frames)) or 1
+    rows, columns = math.ceil(len(frames) / _COLUMNS) or 1, min(_COLUMNS, len(frames)) or 1
     strip = Image.new("RGB", (columns * (width + _GAP_PX), rows * (height + _GAP_PX)), _BACKGROUND)
     for place, (frame, picture) in enumerate(zip(frames, pictures, strict=True)):
         row, column = divmod(place, columns)

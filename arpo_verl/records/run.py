@@ -125,15 +125,10 @@ class Run:
             for rows in self.snapshot().index.groups()
         )
 
-    def select(self, wanted: Callable[[EpisodeSummary], bool], latest: int | None = None) -> Snapshot:
-        """Return a snapshot of some episodes, as if there were no others.
-
-        Args:
-            latest: most episodes to take, from the latest steps.
-        """
+    def select(self, wanted: Callable[[EpisodeSummary], bool]) -> Snapshot:
+        """Return a snapshot of some episodes, as if there were no others."""
         whole = self.snapshot()
         episodes = [episode for episode in whole.episodes if wanted(episode)]
-        episodes = episodes if latest is None else episodes[max(0, len(episodes) - latest) :]
         with self._lock:
             index = TrainingIndex(episodes, self._groups.rows())
         return dataclasses.replace(whole, by_id={episode.id: episode for episode in episodes}, index=index)

@@ -16,9 +16,9 @@ png = functools.partial(pictures.png, size=(640, 480))
 
 def test_a_film_strip_puts_frames_in_rows_and_keeps_the_order():
     colors = ["navy", "green", "maroon", "olive", "purple"]
-    strip = film_strip([Frame(png(color), color) for color in colors], width=100, columns=3)
+    strip = film_strip([Frame(png(color), color) for color in colors], width=100)
     row_height = strip.height // 2
-    centres = [(50 + 108 * (n % 3), 30 + row_height * (n // 3)) for n in range(5)]
+    centres = [(50 + 108 * (n % 4), 30 + row_height * (n // 4)) for n in range(5)]
     expected = [Image.new("RGB", (1, 1), color).getpixel((0, 0)) for color in colors]
     assert [strip.getpixel(centre) for centre in centres] == expected
 

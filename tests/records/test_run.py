@@ -152,12 +152,6 @@ def test_a_selection_knows_no_other_episode(written, run):
     assert part.training(kept).replaced
 
 
-def test_a_selection_takes_the_latest(written, run):
-    ids = [written.episode(step, uid=f"u{step}") for step in (1, 2, 3)]
-    for latest, selected in ((2, ids[1:]), (9, ids)):
-        assert list(run.select(lambda _: True, latest).by_id) == selected
-
-
 def test_a_run_opens_by_its_trajectories_too_and_another_path_is_refused(written, tmp_path):
     written.episode(1)
     written.metrics(1, loss=2.0)

@@ -318,12 +318,6 @@ def test_an_address_where_nothing_listens_is_told_in_one_sentence(host, why, clo
     assert [message.partition(" (")[0] for message in ours] == [f"no server answers at {url} yet"]
 
 
-def test_no_server_is_a_fault_and_no_score(tmp_path, closed_port):
-    policy = served(SimpleNamespace(url=f"http://127.0.0.1:{closed_port}"), attempts=1)
-    evaluated = play(tmp_path / "e", policy, tasks=TASKS[:2], runs=1)
-    assert [fault.error for fault in evaluated.faults] == ["EndpointError"] * 2 and not evaluated.results
-
-
 @pytest.mark.parametrize(
     "content",
     [

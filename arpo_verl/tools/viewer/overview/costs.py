@@ -23,6 +23,8 @@ PARTS = labels(
 VALIDATION = "timing_s/testing"
 """The time of validation, which is not part of veRL's time of a step."""
 CALLS = labels(DESKTOPS, (f"environment/{call}_s/mean" for call in ("lease_wait", "boot", "reset", "step", "evaluate")))
+_SLOWEST = 10
+"""Most tasks that are listed by their time."""
 _DROPPED = "environment/dropped_sessions"
 _FAULT = "environment/faults/"
 _IN_EPISODES = ("setup", "lost", "unclear", "evaluator", "host")
@@ -59,7 +61,7 @@ def _timing(metrics: Metrics, name: str, what: str, whole_s: float) -> dict[str,
     return {"name": name, "what": what, "mean_s": fmean(values), "max_s": max(values), "share": share}
 
 
-def slowest_tasks(episodes: Sequence[EpisodeSummary], count: int = 10) -> list[dict[str, Any]]:
+def slowest_tasks(episodes: Sequence[EpisodeSummary]) -> list[dict[str, Any]]:
     """Return all tasks together, and then the tasks whose episodes take longest; null where nothing was recorded."""
     by_task = group_by((episode.task_id, episode) for episode in episodes)
     tasks = [_task_time(task_id, episodes_of_task) for task_id, episodes_of_task in by_task.items()]
@@ -69,7 +71,7 @@ def slowest_tasks(episodes: Sequence[EpisodeSummary], count: int = 10) -> list[d
         return float(known if task["wall_s"] is None else task["wall_s"])
 
     slowest = sorted((task for task in tasks if order(task) > 0), key=order, reverse=True)
-    return [_task_time("all tasks", episodes), *slowest[:count]] if slowest else []
+    return [_task_time("all tasks", episodes), *slowest[:_SLOWEST]] if slowest else []
 
 
 def _task_time(task_id: str, episodes: Sequence[EpisodeSummary]) -> dict[str, Any]:
