@@ -151,7 +151,7 @@ def open_policy(args: argparse.Namespace, playing: Playing, out: Path) -> Iterat
     """
     if args.endpoint is None:
         print("loading the model; this takes some seconds, with vLLM minutes ...", flush=True)
-    with ended_by_signals("the same command goes on"):
+    with ended_by_signals("the same command resumes it"):
         yield from _open_policy(args, playing, out)
 
 

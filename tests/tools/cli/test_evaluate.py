@@ -89,7 +89,7 @@ def test_a_model_that_transformers_does_not_know_is_played_over_a_server_alone(t
 
 
 @pytest.mark.parametrize("number", [None, signal.SIGTERM])
-def test_an_interrupted_evaluation_says_that_the_same_command_goes_on(tmp_path, monkeypatch, capsys, number):
+def test_an_interrupted_evaluation_says_that_the_same_command_resumes_it(tmp_path, monkeypatch, capsys, number):
     def evaluate(*_):
         if number is None:
             raise KeyboardInterrupt
@@ -98,7 +98,7 @@ def test_an_interrupted_evaluation_says_that_the_same_command_goes_on(tmp_path, 
     monkeypatch.setattr("arpo_verl.tools.cli.playing.find_model", find_model)
     monkeypatch.setattr("arpo_verl.tools.evaluation.runner.evaluate", evaluate)
     assert main(["evaluate", "--endpoint", "http://127.0.0.1:1", *FAKE, "--out", str(tmp_path)]) == 130
-    assert capsys.readouterr().err == "\narpo-verl: interrupted; the same command goes on\n"
+    assert capsys.readouterr().err == "\narpo-verl: interrupted; the same command resumes it\n"
 
 
 async def find_model(endpoint, name):
