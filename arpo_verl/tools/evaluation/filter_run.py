@@ -14,15 +14,7 @@ from arpo_verl.agent.rollout.conversation import Conversation
 from arpo_verl.agent.rollout.scripted import ScriptedConversation
 from arpo_verl.errors import ConfigError
 from arpo_verl.tasks.schema import INFEASIBLE
-from arpo_verl.tools.evaluation.filtering import (
-    Fate,
-    FilteredTask,
-    FilterRuns,
-    Outlook,
-    count_runs,
-    decide,
-    outlook,
-)
+from arpo_verl.tools.evaluation.filtering import Fate, FilteredTask, FilterRuns, count_runs, decide
 from arpo_verl.tools.evaluation.keep_rule import KeepRule
 from arpo_verl.tools.evaluation.policy import Policy, Sampling
 from arpo_verl.tools.evaluation.results import Trial
@@ -85,21 +77,7 @@ def filter_tasks(
     rates = count_runs(evaluated, rule, max_steps)
     decided = {task.task_id: task for task in decide(rates, asked, evaluated.faults, rule, error)}
     listed = [decided.get(task.task_id) or FilteredTask(task.task_id, fates[task.task_id]) for task in tasks]
-    kept = [task.task_id for task in listed if task.fate is Fate.KEPT]
-    played = [task for task in listed if task.runs]
-
-    def groups_of(task_ids: Sequence[str]) -> Outlook | None:
-        return outlook(rates, task_ids, group_size) if task_ids else None
-
-    return Filtered(
-        rule=rule,
-        error=error,
-        group_size=group_size,
-        tasks=listed,
-        episodes=sum(task.runs for task in played),
-        of_list=groups_of(kept),
-        of_all=groups_of([task.task_id for task in played]),
-    )
+    return Filtered(rule, error, group_size, listed, rates)
 
 
 def _is_infeasible(task: Task) -> bool:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ import msgspec
 from arpo_verl.errors import ConfigError
 from arpo_verl.lib.files import replacing_directory, write_whole
 from arpo_verl.records.json_files import read_json
-from arpo_verl.tools.evaluation.filtering import Fate, FilteredTask, Outlook
+from arpo_verl.tools.evaluation.filtering import Fate, FilteredTask, Outlook, outlook
 from arpo_verl.tools.evaluation.keep_rule import KeepRule
 from arpo_verl.tools.evaluation.report import folder_name
+from arpo_verl.tools.evaluation.task_rates import TaskRates
 from arpo_verl.types import Task
 
 LIST_FOLDER, FILTER_FILE = "training_tasks", "filter.json"
@@ -41,12 +42,18 @@ class Filtered:
     group_size: int
     tasks: Sequence[FilteredTask]
     """All tasks, in the order of the task files."""
-    episodes: int
-    """Episodes that the policy played."""
-    of_list: Outlook | None
-    """Outlook for the kept tasks; None without one."""
-    of_all: Outlook | None
-    """Outlook for all played tasks."""
+    rates: TaskRates = field(compare=False)
+
+    @property
+    def episodes(self) -> int:
+        """The number of episodes that the policy played."""
+        return sum(task.runs for task in self.tasks)
+
+    @property
+    def outlooks(self) -> dict[str, Outlook | None]:
+        """The outlooks for the kept tasks and for all played ones; None without a task."""
+        ids = {"list": [task.task_id for task in self.kept], "all": [task.task_id for task in self.played]}
+        return {name: outlook(self.rates, one, self.group_size) if one else None for name, one in ids.items()}
 
     @property
     def kept(self) -> list[FilteredTask]:
@@ -70,7 +77,7 @@ class Filtered:
             if doubt
             else f"{self.rule.runs} runs of each would give the same list: every fate is certain"
         )
-        for name, seen in (("the list", self.of_list), ("all played tasks", self.of_all)):
+        for name, seen in zip(("the list", "all played tasks"), self.outlooks.values(), strict=True):
             if seen is not None:
                 lines.append(
                     f"groups of {self.group_size} on {name}, when training begins: {seen.informative:.0%} informative, "
@@ -126,7 +133,6 @@ def kept_tasks(folder: Path) -> set[str]:
 
 
 def _content(filtered: Filtered) -> Mapping[str, Any]:
-    outlooks = {"list": filtered.of_list, "all": filtered.of_all}
     return {
         "rule": dataclasses.asdict(filtered.rule),
         "error": filtered.error,
@@ -134,6 +140,6 @@ def _content(filtered: Filtered) -> Mapping[str, Any]:
         "counts": dict(Counter(task.fate.value for task in filtered.tasks)),
         "expected_to_differ": sum(task.doubt for task in filtered.played),
         "group_size": filtered.group_size,
-        "groups": {name: one and dataclasses.asdict(one) for name, one in outlooks.items()},
+        "groups": {name: one and dataclasses.asdict(one) for name, one in filtered.outlooks.items()},
         "tasks": [{**dataclasses.asdict(task), "fate": task.fate.value} for task in filtered.tasks],
     }

@@ -105,7 +105,7 @@ def test_an_empty_list_is_written_and_an_infeasible_task_is_one_like_others_unle
     (task,) = filtered.tasks
     assert (task.fate, task.runs) == (Fate.TOO_FEW, 4)
     folder = write_training_list(tmp_path, filtered, [INFEASIBLE])
-    assert filtered.of_list is None and (folder / "test_all.json").read_text() == "{}\n"
+    assert filtered.outlooks["list"] is None and (folder / "test_all.json").read_text() == "{}\n"
 
 
 @pytest.mark.parametrize(
