@@ -29,7 +29,7 @@ if sys.version_info < (3, 11):  # noqa: UP036  # pip would refuse, but a checkou
 _EXPORTS = {
     "agent.actions.reply": "Reply",
     "api": "make_desktop play",
-    "desktops.embedded.machine_provider": "GuestAddress MachineProvider",
+    "desktops.machine_provider": "GuestAddress MachineProvider",
     "desktops.base": "DesktopEnvironment",
     "desktops.config": "EnvironmentConfig",
     "errors": (

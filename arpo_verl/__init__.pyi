@@ -9,8 +9,8 @@ from arpo_verl.api import make_desktop as make_desktop
 from arpo_verl.api import play as play
 from arpo_verl.desktops.base import DesktopEnvironment as DesktopEnvironment
 from arpo_verl.desktops.config import EnvironmentConfig as EnvironmentConfig
-from arpo_verl.desktops.embedded.machine_provider import GuestAddress as GuestAddress
-from arpo_verl.desktops.embedded.machine_provider import MachineProvider as MachineProvider
+from arpo_verl.desktops.machine_provider import GuestAddress as GuestAddress
+from arpo_verl.desktops.machine_provider import MachineProvider as MachineProvider
 from arpo_verl.errors import ActionError as ActionError
 from arpo_verl.errors import ActionParseError as ActionParseError
 from arpo_verl.errors import ArpoError as ArpoError

@@ -30,8 +30,8 @@ from PIL import Image
 
 from arpo_verl.desktops.base import DesktopEnvironment
 from arpo_verl.desktops.config import EMBEDDED, EnvironmentConfig
-from arpo_verl.desktops.embedded.machine_provider import GuestAddress
 from arpo_verl.desktops.embedded.provider import EmbeddedProvider
+from arpo_verl.desktops.machine_provider import GuestAddress
 from arpo_verl.desktops.osworld.environment import OSWorldEnvironment
 from arpo_verl.errors import DesktopBootError
 from arpo_verl.types import Action, Evaluation, Observation, Task

@@ -8,7 +8,7 @@ from typing import Any
 
 from arpo_verl.desktops.base import DesktopEnvironment
 from arpo_verl.desktops.config import FAKE, EnvironmentConfig
-from arpo_verl.desktops.embedded.machine_provider import MachineProvider
+from arpo_verl.desktops.machine_provider import MachineProvider
 from arpo_verl.lib.config import load_named, require
 
 EnvironmentFactory = Callable[[EnvironmentConfig, str], DesktopEnvironment]

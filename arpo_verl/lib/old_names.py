@@ -22,6 +22,8 @@ _ROOMS = {
 }
 NEW_NAMES = {name: f"{room}.{name}" for room, names in _ROOMS.items() for name in names.split()} | {
     "desktop": "desktops.embedded",
+    "desktop.machine_provider": "desktops.machine_provider",
+    "desktops.embedded.machine_provider": "desktops.machine_provider",
     "environments": "desktops",
     "harness.recorded": "records.harness_rows",
     "memory_files": "engines.vllm.memory_files",

@@ -6,7 +6,7 @@ import json
 import threading
 from dataclasses import dataclass
 
-from arpo_verl.desktops.embedded.machine_provider import GuestAddress, MachineProvider
+from arpo_verl.desktops.machine_provider import GuestAddress, MachineProvider
 from arpo_verl.desktops.osworld.evaluation import evaluate
 from arpo_verl.types import Click, Point, Size, Task
 from support import pictures

@@ -15,8 +15,8 @@ from typing import IO, Any
 
 from arpo_verl.desktops.embedded import cgroups, fork_server, sandbox, users
 from arpo_verl.desktops.embedded.guest import layout
-from arpo_verl.desktops.embedded.machine_provider import MAX_OUTPUT, Ended, RewardProgramRun
 from arpo_verl.desktops.embedded.process import ProcessHandle, in_memory, tail
+from arpo_verl.desktops.machine_provider import MAX_OUTPUT, Ended, RewardProgramRun
 from arpo_verl.errors import DesktopBootError
 from arpo_verl.types import Size
 

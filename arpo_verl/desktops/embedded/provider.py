@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 from arpo_verl.desktops.embedded.cgroups import Limits
 from arpo_verl.desktops.embedded.guest_process import ANSWER_TIMEOUT_S, GuestProcess
-from arpo_verl.desktops.embedded.machine_provider import (
+from arpo_verl.desktops.embedded.process import lasting_thread
+from arpo_verl.desktops.embedded.web_apps import WebApp, pack
+from arpo_verl.desktops.machine_provider import (
     GUEST_PORTS,
     Ended,
     GuestAddress,
@@ -22,8 +24,6 @@ from arpo_verl.desktops.embedded.machine_provider import (
     RewardProgramRun,
     proof_of,
 )
-from arpo_verl.desktops.embedded.process import lasting_thread
-from arpo_verl.desktops.embedded.web_apps import WebApp, pack
 from arpo_verl.errors import ConfigError, DesktopBootError
 from arpo_verl.lib.config import require
 from arpo_verl.lib.relay import HOST, Opener, Relay, to_passed_socket

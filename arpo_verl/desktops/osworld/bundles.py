@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arpo_verl.desktops.config import EnvironmentConfig
-from arpo_verl.desktops.embedded.machine_provider import MAX_OUTPUT
 from arpo_verl.desktops.embedded.web_apps import WebApp
+from arpo_verl.desktops.machine_provider import MAX_OUTPUT
 from arpo_verl.desktops.osworld.absent_results import AbsentResultError
 from arpo_verl.desktops.osworld.guest_http import ask
 from arpo_verl.errors import DesktopBootError, DesktopLostError, DesktopSetupError, EvaluatorError

@@ -19,7 +19,7 @@ from typing import Any
 import requests
 
 from arpo_verl.desktops.config import EnvironmentConfig
-from arpo_verl.desktops.embedded.machine_provider import MachineProvider
+from arpo_verl.desktops.machine_provider import MachineProvider
 from arpo_verl.desktops.osworld.absent_results import Absence, AbsentResultError, score_absent_results
 from arpo_verl.desktops.osworld.bundles import BundleSteps
 from arpo_verl.desktops.osworld.calls import count_calls, counted, log

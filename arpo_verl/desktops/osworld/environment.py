@@ -21,7 +21,7 @@ from arpo_verl.agent.actions import typing
 from arpo_verl.agent.actions.pyautogui import to_code
 from arpo_verl.desktops.base import DesktopEnvironment
 from arpo_verl.desktops.config import EMBEDDED, EnvironmentConfig, read_password
-from arpo_verl.desktops.embedded.machine_provider import MachineProvider
+from arpo_verl.desktops.machine_provider import MachineProvider
 from arpo_verl.desktops.osworld.bundles import evaluate_bundle
 from arpo_verl.desktops.osworld.calls import log
 from arpo_verl.desktops.osworld.first_look import BLACK_S, is_black, is_locked, keep_awake

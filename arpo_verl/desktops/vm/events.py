@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from arpo_verl.desktops.embedded.machine_provider import Ended
+from arpo_verl.desktops.machine_provider import Ended
 
 SHUTDOWN = "SHUTDOWN"
 DISK_ERROR = "BLOCK_IO_ERROR"

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from arpo_verl.desktops.embedded.machine_provider import SERVER_PORT
+from arpo_verl.desktops.machine_provider import SERVER_PORT
 from arpo_verl.desktops.vm.machine import VirtualMachine, run_async
 from arpo_verl.errors import DesktopBootError
 from arpo_verl.lib.relay import HOST

@@ -30,8 +30,8 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from arpo_verl.desktops.config import VmConfig
 from arpo_verl.desktops.embedded import cgroups, seccomp, users
-from arpo_verl.desktops.embedded.machine_provider import GUEST_PORTS, Ended
 from arpo_verl.desktops.embedded.process import in_memory, start_sandbox
+from arpo_verl.desktops.machine_provider import GUEST_PORTS, Ended
 from arpo_verl.desktops.vm.events import DISK_ERROR, Events
 from arpo_verl.desktops.vm.image import Image
 from arpo_verl.errors import ConfigError, DesktopBootError, MissingDependencyError

@@ -8,7 +8,7 @@ import threading
 import time
 
 from arpo_verl.desktops.config import EnvironmentConfig, VmConfig, read_password
-from arpo_verl.desktops.embedded.machine_provider import GuestAddress, MachineProvider, proof_of
+from arpo_verl.desktops.machine_provider import GuestAddress, MachineProvider, proof_of
 from arpo_verl.desktops.provider_checks import desktop_index, vm_path
 from arpo_verl.desktops.vm import template
 from arpo_verl.desktops.vm.image import Image

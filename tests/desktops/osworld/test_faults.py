@@ -32,8 +32,8 @@ from support.scripted_guest import (  # noqa: E402
 from arpo_verl.desktops.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.desktops.embedded.guest.layout import WATCHED  # noqa: E402
 from arpo_verl.desktops.embedded.guest_process import GuestProcess, _out_of_memory_kills  # noqa: E402
-from arpo_verl.desktops.embedded.machine_provider import proof_of  # noqa: E402
 from arpo_verl.desktops.embedded.provider import EmbeddedProvider  # noqa: E402
+from arpo_verl.desktops.machine_provider import proof_of  # noqa: E402
 from arpo_verl.desktops.osworld import environment as environment_module  # noqa: E402
 from arpo_verl.desktops.osworld import guest_http, pages  # noqa: E402
 from arpo_verl.desktops.osworld.calls import log  # noqa: E402

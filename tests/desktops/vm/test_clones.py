@@ -17,7 +17,7 @@ from support import ROOT
 from support.desktop_harness import eventually
 from support.machines import BOOT_TIMEOUT_S, SCREEN, sandboxes
 
-from arpo_verl.desktops.embedded.machine_provider import SERVER_PORT
+from arpo_verl.desktops.machine_provider import SERVER_PORT
 from arpo_verl.desktops.vm import guest, machine, template
 from arpo_verl.desktops.vm.provider import QemuProvider
 from arpo_verl.desktops.vm.template import start

@@ -244,7 +244,12 @@ FAULT = "The queue's storage died on node 10.0.0.7"
 @pytest.mark.parametrize(
     ("endings", "more", "statuses", "says"),
     [
-        ("loses its head:0,ends", [], [0, 2], "crashed      before its first step: the trainer ended with exit status 1"),
+        (
+            "loses its head:0,ends",
+            [],
+            [0, 2],
+            "crashed      before its first step: the trainer ended with exit status 1",
+        ),
         ("fault:0,ends", [], [0, 2], f"crashed      before its first step: {FAULT}"),
         ("is killed,ends", [], [0, 2], "crashed      after step 2: SIGKILL ended the trainer"),
         ("fault,ends", [], [0, 2], "goes on      after step 2, restart 1 of at most 3 in 24 hours\n\nhost memory"),

@@ -20,7 +20,7 @@ from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.desktops.embedded import seccomp
 from arpo_verl.desktops.embedded.guest import fork_server, namespaces, privileges
 from arpo_verl.desktops.embedded.guest.namespaces import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, mount
-from arpo_verl.desktops.embedded.machine_provider import GUEST_PORTS, GuestAddress, MachineProvider
+from arpo_verl.desktops.machine_provider import GUEST_PORTS, GuestAddress, MachineProvider
 from arpo_verl.desktops.osworld.verdict import messages
 from arpo_verl.desktops.osworld.verdict.host_command import SCRATCH
 from arpo_verl.errors import DesktopError

@@ -15,8 +15,8 @@ import msgspec
 from arpo_verl import errors
 from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.desktops.embedded import cgroups, users
-from arpo_verl.desktops.embedded.machine_provider import CHROMIUM_PORT, GUEST_PORTS, SERVER_PORT, VLC_PORT
 from arpo_verl.desktops.embedded.process import ProcessHandle
+from arpo_verl.desktops.machine_provider import CHROMIUM_PORT, GUEST_PORTS, SERVER_PORT, VLC_PORT
 from arpo_verl.desktops.osworld.verdict import messages, sandbox, sandbox_host
 from arpo_verl.desktops.osworld.verdict.closed_ways import HostileData
 from arpo_verl.desktops.osworld.verdict.https_proxy import to_hosts

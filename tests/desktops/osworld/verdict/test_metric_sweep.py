@@ -23,7 +23,7 @@ pytest.importorskip("desktop_env")
 from support.attacked_metrics import RIGHT  # noqa: E402
 from support.metric_table import HEAVY, NOT_TRIED, TRIES, is_heavy  # noqa: E402
 
-TESTS = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[3]
 
 
 def scores_of(folder: Path, part: str) -> dict[str, dict[str, float | str | None]]:
