@@ -314,23 +314,15 @@ engines.cpu.server | verl.workers.rollout.llm_server:LLMServerClient.generate
     sampling_params=
     image_data=
     video_data=
-engines.cpu.server | verl.workers.rollout.replica:RolloutReplica.wake_up
+engines.cpu.server | verl.workers.rollout.replica:RolloutReplica
     server.wake_up.remote(
-engines.cpu.server | verl.workers.rollout.replica:RolloutReplica.sleep
     server.sleep.remote(
-engines.cpu.server | verl.workers.rollout.replica:RolloutReplica.abort_all_requests
     server.abort_all_requests.remote(
-engines.cpu.server | verl.workers.rollout.replica:RolloutReplica.resume_generation
     server.resume_generation.remote(
-engines.cpu.server | verl.workers.rollout.replica:RolloutReplica.clear_kv_cache
     server.clear_kv_cache.remote(
-engines.cpu.server | verl.workers.rollout.replica:RolloutReplica.release_kv_cache
     server.release_kv_cache.remote(
-engines.cpu.server | verl.workers.rollout.replica:RolloutReplica.resume_kv_cache
     server.resume_kv_cache.remote(
-engines.cpu.server | verl.workers.rollout.replica:RolloutReplica.start_profile
     server.start_profile.remote(
-engines.cpu.server | verl.workers.rollout.replica:RolloutReplica.stop_profile
     server.stop_profile.remote(
 engines.cpu.adapter | verl.workers.engine_workers:ActorRolloutRefWorker.update_weights
     peft_config=peft_config, base_sync_done=True, global_steps=global_steps

@@ -5,7 +5,6 @@ A failure names what moved: read it again and follow; `names.py` has what we rel
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib.util
 import inspect
@@ -17,7 +16,7 @@ import pytest
 import yaml
 from support import ROOT
 from upstream.names import ANSWERS, OPEN_KEYS, PASSED, RELIED_ON
-from upstream.uses import calls, modules, overrides, resolve, source, uses
+from upstream.uses import modules, resolve, source, uses
 
 from arpo_verl.engines.upstream_patches import IMAGE_CACHES, all_patches
 
@@ -60,28 +59,7 @@ def test_every_name_that_the_package_uses_is_there():
             if not (isinstance(error, ModuleNotFoundError) and is_of_a_missing_package(name, error)):
                 gone.append(f"{name}, used by {', '.join(used_by)}: {error}")
     assert not gone
-    assert len(found) > 150 and found.keys() >= PASSED.keys()
-
-
-def test_every_call_passes_what_its_function_takes():
-    """`make test-verl` has no mypy, which says so of the installed veRL: a parameter was renamed, added or removed."""
-    found, refused = 0, []
-    for module, name, call in calls():
-        try:
-            takes = parameters_of(resolve(name))
-        except (ImportError, AttributeError, TypeError, ValueError):  # told above; or it has no signature
-            continue
-        found += 1
-        given = {keyword.arg for keyword in call.keywords}
-        is_open = None in given or any(isinstance(argument, ast.Starred) for argument in call.args)
-        later = [p for p in list(takes.values())[len(call.args) :] if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-        missing = [] if is_open else [p.name for p in later if p.default is p.empty and p.name not in given]
-        if not any(p.kind is p.VAR_KEYWORD for p in takes.values()):
-            missing += sorted(f"no {name}" for name in given - takes.keys() - {None})
-        if missing:
-            refused.append(f"{module}, line {call.lineno}: {name} wants {', '.join(missing)}")
-    assert not refused
-    assert found > 40
+    assert len(found) > 100
 
 
 @pytest.mark.parametrize(("name", "passed"), PASSED.items())
@@ -94,21 +72,6 @@ def test_a_method_without_types_takes_what_we_pass(name, passed):
     plain = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_ONLY)
     required = {n for n, p in takes.items() if p.default is p.empty and p.kind in plain}
     assert required <= set(passed.split()), f"{name} requires {', '.join(sorted(required - set(passed.split())))} too"
-
-
-def test_what_we_override_takes_what_upstreams_takes():
-    refused = []
-    for name, theirs, ours in overrides():
-        assert isinstance(theirs, property) == isinstance(ours, property), name
-        if isinstance(ours, property) or not callable(getattr(ours, "__func__", ours)):
-            continue
-        takes = parameters_of(getattr(ours, "__func__", ours))
-        kinds = {p.kind for p in takes.values()}
-        for parameter in parameters_of(getattr(theirs, "__func__", theirs)).values():
-            anything = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-            if not (anything or parameter.name in takes or parameter.VAR_KEYWORD in kinds):
-                refused.append(f"{name} is given {parameter}")
-    assert not refused
 
 
 @pytest.mark.parametrize("ours, name, lines", RELIED_ON, ids=lambda value: value if isinstance(value, str) else "")
