@@ -1,12 +1,12 @@
 """A run of theirs in a recipe's terms: nothing unaccounted for, its meaning kept, and veRL takes it."""
 
 import json
+from itertools import groupby
 
 import pytest
 import yaml
 from omegaconf import OmegaConf
 from support import ROOT
-from support.key_table import key_table
 from tools.migration.reference_run import CONFIG, ENV, RUNS, write_easyr1_run, write_run
 
 from arpo_verl.errors import ConfigError
@@ -257,6 +257,29 @@ def test_a_yaml_file_alone_is_converted_and_a_file_is_not_overwritten(tmp_path, 
     assert main(["convert", "run.yaml", "second.sh"]) == 2
     assert "must be KEY=VALUE, got 'second.sh'; convert one file at a time" in capsys.readouterr().err
     assert main(["convert", "absent.sh"]) == 2 and "absent.sh" in capsys.readouterr().err
+
+
+HEAD = "| theirs | here | |\n|---|---|---|\n"
+
+
+def key_table():
+    """Every option of theirs as Markdown; neighbours that are dropped for the same reason share a row."""
+    rows = groupby(KEYS, key=lambda key: (key.note, key.name if key.to else key.name.split(".")[:2]))
+    return HEAD + "\n".join(_row(list(keys)) for _, keys in rows)
+
+
+def _row(keys):
+    first = keys[0]
+    here = ", ".join(f"`{option.replace('actor_rollout_ref.', '….')}`" for option in first.to) or "–"
+    return f"| {', '.join(_names(key.name for key in keys))} | {here} | {first.note} |"
+
+
+def _names(names):
+    section = ""
+    for name in names:
+        parent, _, last = name.rpartition(".")
+        yield f"`{name}`" if parent != section else f"`{last}`"
+        section = parent
 
 
 def test_the_document_shows_the_table():
