@@ -26,8 +26,3 @@ from arpo_verl.replay.config import ReplayConfig
 def test_a_bad_value_is_refused_by_name(name, value, words):
     with pytest.raises(ConfigError, match=rf"replay\.{name} must be {words}"):
         build_config(ReplayConfig, "replay", {name: value})
-
-
-def test_a_misspelt_option_names_the_right_one():
-    with pytest.raises(ConfigError, match="did you mean replay.capacity_per_task"):
-        build_config(ReplayConfig, "replay", {"capacity_per_tsak": 4})

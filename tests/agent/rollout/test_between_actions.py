@@ -54,11 +54,6 @@ def test_actions_of_one_reply_rest_between(replies, options, done):
     assert played(*replies, **options) == done
 
 
-def test_a_negative_rest_is_refused():
-    with pytest.raises(ConfigError, match="gui_agent.between_actions_s must be 0 or more seconds, got -1"):
-        GuiAgentConfig(between_actions_s=-1)
-
-
 def test_each_screenshot_gets_the_next_reply_until_there_is_none():
     seen, replies = [], iter(["one", "two", None])
     conversation = ScriptedConversation(lambda screen: seen.append(screen) or next(replies))

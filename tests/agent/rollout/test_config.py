@@ -31,6 +31,7 @@ from arpo_verl.lib.config import build_config
         ({"record": "some"}, "gui_agent.record must be one of all, failures_and_replays, none, got 'some'"),
         ({"record_share": 1.5}, "gui_agent.record_share must be in [0, 1], got 1.5"),
         ({"record_share": True}, "gui_agent.record_share"),
+        ({"between_actions_s": -1}, "gui_agent.between_actions_s must be 0 or more seconds, got -1"),
         ({"trajectory_budget_bytes": 0}, "gui_agent.trajectory_budget_bytes must be a whole number of bytes from 1"),
         ({"max_step": 3}, "did you mean gui_agent.max_steps?"),
         ({"harness": []}, "gui_agent.harness must be null, package.module:function, or a command"),

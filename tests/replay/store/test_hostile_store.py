@@ -181,6 +181,6 @@ def test_a_task_with_a_long_name_in_any_script_is_exported(folder):
 def test_a_later_version_says_who_wrote_it_in_plain_text(folder):
     values = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps({**values, "version": "\x1b[2J" * 99, "written_by": "\x1b[2J" * 99}))
-    with pytest.raises(ReplayError, match="must be of version") as told:
+    with pytest.raises(ReplayError, match="must be of version 1 or .* or 6, got .*, written by ") as told:
         load_store(folder, PRINT)
     assert str(told.value).isprintable() and len(str(told.value)) < 600
