@@ -56,19 +56,14 @@ SPLITS = {"train": ["one"], "test": ["two"]}
     [
         ("list.txt", "\ufeffos/one\r\n\r\nexamples/gimp/two.json\r\n", ["one", "two"]),
         ("list.txt", "evaluation_examples/examples/os/one.json\none.json", "has the id one too"),
-        ("list.json", '\ufeff["os/one", "two"]', ["one", "two"]),
-        ("list.json", ["examples/os/one.json", "gimp/two"], ["one", "two"]),
         ("list.json", [{"domain": "os", "example_id": "one"}, {"task_id": "two", "x": 1}], ["one", "two"]),
         ("list.json", [{"domain": "gimp", "id": "one"}], "list.json names gimp/one: there is no file .*gimp/one.json"),
         ("list.json", [{"id": "one", "instruction": "x"}], r"list.json\[0\] .task one.: .*evaluator missing"),
         ("list.json", ["gimp/../secret"], "there is no file"),
-        ("list.json", {"gimp": ["two"], "test": []}, ["two"]),
         ("list.json", {"gimp": ["gimp/two.json"], "os": ["one.json"]}, ["two", "one"]),
         ("tasks.jsonl", f"\ufeff{LINES}\n\n", ["a", "b"]),
-        ("tasks.jsonl", '"one"\n{"domain": "gimp", "id": "two"}', ["one", "two"]),
         ("tasks.ndjson", f"{LINES}\n[1", r"ndjson\[2\]: not JSON: Expecting ',' delimiter"),
         ("tasks.json", LINES, "Extra data at line 2.*a file with a task a line needs the ending .jsonl"),
-        ("tasks.json", spec(id="c") | {"domain": "os"}, ["c"]),
         (
             "list.json",
             SPLITS,
@@ -85,7 +80,6 @@ SPLITS = {"train": ["one"], "test": ["two"]}
         ("list.json", "\ufeff \n", "list.json: is empty"),
         ("data/dataset_info.json", {"features": {}}, "data: looks like a data set of Hugging Face's; export"),
         ("data/tasks.jsonl", LINES, "has no task; name a task file, folder or index"),
-        ("data/bad.json", '{\n  "id": oops\n}', "bad.json: not JSON: Expecting value at line 2, column 9"),
         ("bad.json", '{\n  "id": oops\n}', "bad.json: not JSON: Expecting value at line 2, column 9"),
     ],
 )
@@ -149,7 +143,6 @@ def compared(expected, func="exact_match"):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ({"id": "x"}, "instruction, evaluator missing"),
         ([1], "must be a JSON object, got int"),
         (spec(id="../up"), "id must be letters"),
         (spec(instruction=" "), "instruction must be text"),
@@ -159,7 +152,6 @@ def compared(expected, func="exact_match"):
         (spec(evaluator=EVALUATOR | {"func": ["exact_match"]}), "evaluator.result must be a list of 1"),
         (spec(evaluator=EVALUATOR | {"conj": "xor"}), "evaluator.conj must be 'and' or 'or'"),
         (spec(evaluator=EVALUATOR | {"optons": {}}), "evaluator.optons is no field of a task; did you mean options"),
-        ({"cofig": [], **{k: v for k, v in spec().items() if k != "config"}}, "cofig is no .*; did you mean config"),
     ],
 )
 def test_a_task_that_is_none_is_refused(tmp_path, bad, message):
@@ -180,11 +172,7 @@ def test_a_task_that_is_none_is_refused(tmp_path, bad, message):
             "must have files, got url, path; .*path is no",
         ),
         (setup("execute", cmd=["ls"]), "must have command, got cmd; .*cmd is no argument of the client's; did you"),
-        (setup("command", command=["ls"], shel=True), "shel is no argument of the client's; did you mean shell"),
-        (setup("sleep", seconds="2"), r"config\[0\].parameters.seconds must be a number, got '2'"),
         (setup("download", files=[{"url": ["a"], "path": "b"}]), r"files\[0\].url must be text, got \['a'\]"),
-        (spec(evaluator=EVALUATOR | {"options": {"fuzzy": 1}}), "evaluator.options.fuzzy is no argument"),
-        (spec(evaluator=EVALUATOR | {"result": {"type": "vm_command_line"}}), "result must have command, got type"),
         (compared({"type": "rule", "rules": {"expect": "a"}}), "expected.rules must have expected, got expect"),
         (
             compared({"type": "rule", "rules": {"expected": []}}, "check_list"),
