@@ -35,14 +35,6 @@ def test_a_reply_that_was_asked_for_again_is_trained_only_where_the_program_went
     assert trained([first, again, behind, other]) == [first, again, behind, other]
 
 
-def test_two_that_go_on_from_one_reply_share_no_token_that_is_trained():
-    first = reply(b"1", [1], [2])
-    left, right = reply(b"2", [1, 2, 3], [4], first), reply(b"3", [1, 2, 5], [6], first)
-    one, other = sequences(chains([first, left, right], LIMITS), [range(0), range(0)])
-    assert (one.prompt_ids, one.response_ids, one.response_mask) == ([1], [2, 3, 4], [1, 0, 1])
-    assert (other.prompt_ids, other.response_ids, other.response_mask) == ([1, 2, 5], [6], [1])
-
-
 def test_a_row_that_is_full_goes_on_in_another():
     first = reply(b"1", [1], [2] * 4)
     second = reply(b"2", [1, *[2] * 4, 3], [4] * 4, first)
@@ -60,11 +52,9 @@ def test_rows_with_log_probs_and_rows_without_are_no_episode():
 @pytest.mark.parametrize(
     ("shown", "order", "stretches"),
     [
-        (["abc"], "abc", [range(3)]),
         (["ab", "bc", "cd"], "abcd", [range(2), range(1, 3), range(2, 4)]),  # a window
         (["ab", "b", "bc"], "abc", [range(2), range(1, 2), range(1, 3)]),  # a grounder between two turns
         (["abc", "a"], "abca", [range(3), range(3, 4)]),  # from farther back: once more
-        (["", "a", ""], "a", [range(0), range(1), range(1, 1)]),
     ],
 )
 def test_images_are_laid_out_once_where_rows_go_on(shown, order, stretches):
