@@ -184,7 +184,6 @@ plugin.step_metrics | verl.trainer.ppo.v1.utils:MetricsAggregator
     return "weighted_avg"
 # The patch of the trainer
 plugin.patches | verl.trainer.ppo.v1.trainer_base:PPOTrainer._compute_advantage
-    data.non_tensor_batch["uid"] =
     data, is_metrics = compute_rollout_correction_and_add_to_batch(data, rollout_corr_config)
 plugin.patches | verl.trainer.ppo.rollout_corr_helper:compute_rollout_correction_and_add_to_batch
     batch.batch["old_log_probs"]
@@ -246,8 +245,6 @@ plugin.checkpoints | verl.trainer.ppo.v1.trainer_base:PPOTrainer._save_checkpoin
     "latest_checkpointed_iteration.txt"
     self.checkpoint_callback.on_save(
 # A resume: what veRL restores, by which class, and what it counts of the checkpoints that it saved
-plugin.patches | verl.trainer.ppo.v1.trainer_base:PPOTrainer._init_dataloader
-    self.train_dataloader = StatefulDataLoader(
 plugin.patches | verl.trainer.ppo.utils:create_rl_sampler
     RandomSampler(
     SequentialSampler(
@@ -269,15 +266,13 @@ plugin.recipe.resuming | verl.utils.checkpoint.fsdp_checkpoint_manager:FSDPCheck
 # Frontier sampling: rows are fetched when they are to be played, through the dataset, whose state goes with the
 # loader's; tests/plugin/test_dataset.py runs the loader
 plugin.trainer_state | verl.trainer.ppo.v1.trainer_base:PPOTrainer._init_dataloader
-    StatefulDataLoader(
+    self.train_dataloader = StatefulDataLoader(
     num_workers=self.config.data["dataloader_num_workers"]
     create_rl_sampler(
 plugin.trainer_state | verl.trainer.ppo.v1.trainer_base:PPOTrainer._fetch_one_gen_batch
     next(self.train_dataloader_it)
 plugin.trainer_state | verl.trainer.ppo.v1.trainer_base:PPOTrainer._save_checkpoint
     torch.save(self.train_dataloader.state_dict()
-plugin.trainer_state | verl.trainer.ppo.v1.trainer_base:PPOTrainer._load_checkpoint
-    self.train_dataloader.load_state_dict(
 plugin.trainer_state | torch.utils.data._utils.fetch:_MapDatasetFetcher.fetch
     self.dataset.__getitems__(possibly_batched_index)
 # Loggers and metrics
@@ -359,10 +354,6 @@ engines.vllm.images | vllm.v1.worker.worker_base
     mm_cache.get_and_update_features(
 # What its getters and controllers do by names that are replaced
 desktops.osworld.pages | desktop_env.evaluators.getters.chrome
-    import sync_playwright
-    with sync_playwright() as p
-    chromium.connect_over_cdp(
-    page.goto(
 desktops.osworld.pages | desktop_env.controllers.setup
     import sync_playwright
     with sync_playwright() as p
