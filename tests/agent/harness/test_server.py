@@ -463,10 +463,3 @@ def test_a_client_that_has_gone_gets_a_reply_that_nobody_trains(policy, tokenize
 
     rows = play_by(program, policy, engine)
     assert trained_texts(rows, tokenizer) == [["second"]]
-
-
-def test_a_harness_that_is_none_ends_the_run(policy, tokenizer):
-    pool = FakePool()
-    with pytest.raises(ConfigError, match="cannot be imported"):
-        played(policy, tokenizer, None, [], pool, {"harness": "nowhere:none"})
-    assert len(pool.refused) == 1
