@@ -7,7 +7,7 @@ import random
 from collections import Counter
 
 import pytest
-from support.replay_trajectories import stored
+from support.replay_trajectories import group, store_of, stored
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.replay.config import METHODS, ReplayConfig
@@ -27,19 +27,6 @@ torch = pytest.importorskip("torch")
 from arpo_verl.replay.advantages import group_advantages  # noqa: E402
 
 CONFIG = ReplayConfig()
-
-
-def group(*rewards, task_id="a", uid="u", drawn=0):
-    """A group whose rollouts' scores are their rewards."""
-    members = [Outcome(f"{uid}_{i}_0", task_id, r, r, False, "finished", 3, drawn=drawn) for i, r in enumerate(rewards)]
-    return Group(task_id, tuple(members))
-
-
-def store_of(*trajectories):
-    store = SuccessStore(8)
-    for trajectory in trajectories:
-        store.add(trajectory)
-    return store
 
 
 def successes(number, **changes):
