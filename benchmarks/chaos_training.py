@@ -85,11 +85,9 @@ def draw_kills(seed: int, mode: str, number: int) -> list[Kill]:
     while len(drawn) < number:
         kinds = [*KINDS] * (OF_KILLS // len(KINDS))
         numbers.shuffle(kinds)
-        kinds.sort(key="head".__eq__)  # no process notes this death, so a run that has no step ends with it
-        steps = [*[None] * EARLY, *[numbers.randint(kind == "head", MOST_STEPS) for kind in kinds[EARLY:]]]
-        pairs = [*zip(kinds, steps, strict=True)]
-        numbers.shuffle(pairs)
-        drawn += [Kill(*each, numbers.uniform(0, MOST_SECONDS)) for each in pairs]
+        steps = [*[None] * EARLY, *[numbers.randint(0, MOST_STEPS) for _ in kinds[EARLY:]]]
+        numbers.shuffle(steps)
+        drawn += [Kill(*each, numbers.uniform(0, MOST_SECONDS)) for each in zip(kinds, steps, strict=True)]
     return drawn[:number]
 
 

@@ -67,6 +67,8 @@ def test_kills_are_the_same_for_a_seed_and_each_mode_has_its_share_of_every_kind
     assert kills == chaos_training.draw_kills(3, "sync", 12)[:10] != chaos_training.draw_kills(3, "colocate_async", 10)
     assert Counter(kill.kind for kill in kills) == dict.fromkeys(chaos_training.KINDS, 2)
     assert sum(kill.steps is None for kill in kills) == 2
+    early = {kill.kind for seed in range(20) for kill in chaos_training.draw_kills(seed, "sync", 10) if not kill.steps}
+    assert early == set(chaos_training.KINDS), "Ray's head too: a run that lost it before its first step starts again"
 
 
 def test_a_row_that_was_trained_on_with_another_reward_than_its_episode_is_found(tmp_path):
