@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from arpo_verl.agent.rollout.config import GuiAgentConfig
 from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError
-from arpo_verl.lib.config import build_config, one_of, require
+from arpo_verl.lib.config import Checks, build_config, one_of, require
 from arpo_verl.reward import compute_score
 from arpo_verl.tasks.selection import TaskSelection
 
@@ -59,9 +59,11 @@ def check_batch(data: Mapping[str, Any], rows: int) -> None:
     Raises:
         ConfigError: there are fewer.
     """
-    needed = max(data.get(name) or 1 for name in ("train_batch_size", "gen_batch_size"))
-    remedy = "lower it, add tasks, or raise data.tasks.repeat"
-    require(needed <= rows, "data.train_batch_size", f"at most {rows}, the rows of data.train_files", needed, remedy)
+    checks, remedy = Checks(), "lower it, add tasks, or raise data.tasks.repeat"
+    for name in ("train_batch_size", "gen_batch_size"):
+        needed, expected = data.get(name) or 1, f"at most {rows}, the rows of data.train_files"
+        checks.run(require, needed <= rows, f"data.{name}", expected, needed, remedy)
+    checks.raise_all()
 
 
 def episode_weight_of(algorithm: Mapping[str, Any] | None) -> str:

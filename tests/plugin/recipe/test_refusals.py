@@ -408,6 +408,7 @@ def test_all_that_is_wrong_with_a_published_script_is_told_at_once_and_within_se
     assert time.thread_time() - begin < LIMIT_S
     for says in (
         "data.train_batch_size must be at most 256",
+        "data.gen_batch_size must be at most 256",
         "reward_model.reward_manager must be null",
         "data.max_prompt_length must be at least",
     ):
