@@ -10,6 +10,7 @@ from trainer_run import MODES, await_end, read_steps
 
 from arpo_verl.plugin.run_watch import GO_ON
 from arpo_verl.records.ended_starts import read_faults
+from arpo_verl.tools.cli import trainer_process
 
 pytestmark = [pytest.mark.trainer, pytest.mark.desktop, pytest.mark.release]
 
@@ -66,7 +67,7 @@ def test_ray_ends_a_run_that_lost_its_head(workplace):
         trainer.wait(PATIENCE_S)
     took_s = time.monotonic() - killed_at
     print(f"sync: head dead, run ended after {took_s:.1f} s, after {max(read_steps(trainer.run_dir), default=0)} steps")
-    assert took_s < HEAD_ENDS_WITHIN_S and "Failed to connect to GCS" in trainer.output()
+    assert took_s < HEAD_ENDS_WITHIN_S and trainer_process._HEAD_GONE in trainer.output()
     assert await_end(processes) == []
 
 

@@ -7,6 +7,8 @@ import select
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from support import ROOT, take_interrupts
@@ -297,6 +299,11 @@ def test_ctrl_c_ends_the_wait_for_another_start(tmp_path):
         front.send_signal(signal.SIGINT)
         assert front.stdout.read() == "\narpo-verl: interrupted\n"
     assert front.returncode == 130 and len(read_starts(tmp_path / "run")) == 1
+
+
+def test_ray_says_that_its_head_is_gone_in_the_words_that_we_look_for():
+    compiled = Path(find_spec("ray").origin).parent / "_raylet.so"
+    assert trainer_process._HEAD_GONE.encode() in compiled.read_bytes()
 
 
 def test_what_hangs_of_the_last_start_is_killed(run, monkeypatch):
