@@ -99,6 +99,7 @@ def filter_program(machine: str | None = None, only_listens: bool = False, maps_
     Args:
         only_listens: the program only serves ports of its network: it may make only TCP sockets of IPv4, and these may
             not connect.
+        maps_memory: the program may take only memory that it maps: where no control group bounds it, we look at that.
 
     Raises:
         KeyError: there is no filter for the processor; ask `is_supported` first.
