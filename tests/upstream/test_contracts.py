@@ -63,7 +63,7 @@ def test_every_name_that_the_package_uses_is_there():
 
 
 @pytest.mark.parametrize(("name", "passed"), PASSED.items())
-def test_a_method_without_types_takes_what_we_pass(name, passed):
+def test_a_method_takes_what_is_passed_where_mypy_does_not_look(name, passed):
     with skipping_what_is_not_installed(name):
         thing = resolve(name)
     takes = parameters_of(thing)

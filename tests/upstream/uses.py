@@ -1,7 +1,7 @@
 """What the package takes from upstream, read off its source: what it imports, names in a string, or looks up on either.
 
-mypy checks what it overrides, inherits and passes of veRL and Transformers, by their types. A name is `package.module`
-or `package.module:attribute[.attribute]`.
+mypy checks what it overrides, inherits and passes of veRL and Transformers, by their types; not whether an override
+names its arguments alike (`names.py: PASSED`). A name is `package.module` or `package.module:attribute[.attribute]`.
 """
 
 from __future__ import annotations
