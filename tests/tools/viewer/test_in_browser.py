@@ -183,6 +183,7 @@ def test_runs_are_picked_into_one_plot_and_paired(runs_server, page):
     see(page, "main", "+50.0 points")
     page.get_by_role("link", name="arpo").click()
     see(page, "h1", "Overview")
+    see(page, ".tiles", "40.0%these training steps, before any replay")
     page.get_by_role("link", name="Episodes").click()
     see(page, ".counts", "8 episodes")
     page.get_by_role("link", name="All runs").click()

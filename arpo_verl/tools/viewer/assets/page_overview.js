@@ -69,8 +69,10 @@
       summary &&
         known(summary.first_steps_success) && [
           "success",
-          `${share(summary.first_steps_success)} → ${share(summary.last_steps_success)}`,
-          "first and last five training steps, before any replay",
+          summary.steps > 5
+            ? `${share(summary.first_steps_success)} → ${share(summary.last_steps_success)}`
+            : share(summary.last_steps_success),
+          `${summary.steps > 5 ? "first and last five training steps" : "these training steps"}, before any replay`,
         ],
       summary &&
         known(summary.validation_before) && [
