@@ -159,7 +159,7 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str], most_res
 
     run_dir, total, saved = Path(config.run_dir), count_steps(config), _saved_step(config)
     if total is not None and saved == total:  # if there are more, the trainer reports the mistake
-        print(_finished(run_dir, total))
+        print(_finished(config, total))
         return 0
     check_place("run_dir", run_dir)
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -188,7 +188,7 @@ def _train(config: DictConfig, command: list[str], env: dict[str, str], most_res
         wait_until_free(config, process)
         saved = _saved_step(config)
         if total is not None and saved == total:
-            print(_finished(run_dir, total))
+            print(_finished(config, total))
             print("But it crashed after it had saved the last one: a validation after that step is missing")
             return process.status
         where = "from the beginning" if saved is None else f"after step {saved}"
@@ -250,11 +250,13 @@ def _saved_step(config: DictConfig) -> int | None:
     return saved_step(Path(trainer.default_local_dir)) if trainer.resume_mode == "auto" else None
 
 
-def _finished(run_dir: Path, total: int) -> str:
+def _finished(config: DictConfig, total: int) -> str:
+    run_dir = Path(config.run_dir)
+    option = "trainer.total_epochs" if config.trainer.total_training_steps is None else "trainer.total_training_steps"
     return (
         f"{run_dir} is finished: it has all {total} steps.\n"
         f"  its results       {shown_command('summary', run_dir)}\n"
         f"  its episodes      {shown_command('view', run_dir)}\n"
         f"  start again       the same command with another run_dir, or after rm -r {shlex.quote(str(run_dir))}\n"
-        f"  train longer      the same command with a larger trainer.total_epochs than the recipe's"
+        f"  train longer      the same command with a larger {option} than the recipe's"
     )

@@ -335,6 +335,7 @@ def test_a_finished_run_is_not_started_again(tmp_path, run):
     before = (tmp_path / "run" / "output.log").read_text()
     status, out, _ = run("crashes", "--restarts=0")
     assert status == 0 and "is finished: it has all 3 steps" in out and f"arpo-verl summary {tmp_path}/run" in out
+    assert "a larger trainer.total_training_steps than" in out, "more epochs alone would change nothing"
     assert (tmp_path / "run" / "output.log").read_text() == before
     status, out, _ = run("ends", "trainer.resume_mode=disable")
     assert "is finished" not in out, "a run that does not go on begins anew"
