@@ -110,7 +110,8 @@ class TrainerProcess:
         """Describe how it ended."""
         code = self._process.wait()
         if code >= 0:
-            return f"the trainer ended with exit status {code}"
+            why = "Ray's head (gcs_server) died: " if code and self.lost_head() else ""
+            return f"{why}the trainer ended with exit status {code}"
         if -code == signal.SIGALRM:
             return "the trainer failed, and did not end by itself"
         name = {number.value: number.name for number in signal.Signals}.get(-code, f"signal {-code}")
@@ -120,6 +121,10 @@ class TrainerProcess:
     def last_lines(self, count: int = LAST_LINES) -> list[str]:
         """Return the last lines of this start's output."""
         return last_lines(self.log, count, self._begin)
+
+    def lost_head(self) -> bool:
+        """Return whether Ray ended it, since Ray's head died."""
+        return any(_HEAD_GONE in line for line in self.last_lines(_MOST_LINES))
 
     def refusal(self) -> list[str]:
         """Return the output of our checks of the recipe if they ended the trainer at its start; otherwise nothing."""
@@ -161,8 +166,8 @@ class Restarts:
             self._step, self._in_a_row = step, 0
         if process.status == 0 or process.got_signal or not self._most:
             return False
-        head_gone = any(_HEAD_GONE in line for line in process.last_lines(_MOST_LINES))
-        if fault.lasts if fault else (self._step == 0 and not head_gone) or (step is None and process.refusal()):
+        began = self._step > 0 or process.lost_head()
+        if fault.lasts if fault else not began or (step is None and process.refusal()):
             return False  # the next start would end in the same way
         now = time.monotonic()
         self._times = [at for at in self._times if now - at < DAY_S]

@@ -250,7 +250,7 @@ FAULT = "The queue's storage died on node 10.0.0.7"
             "loses its head:0,ends",
             [],
             [0, 2],
-            "crashed      before its first step: the trainer ended with exit status 1",
+            "crashed      before its first step: Ray's head (gcs_server) died: the trainer ended with exit status 1",
         ),
         ("fault:0,ends", [], [0, 2], f"crashed      before its first step: {FAULT}"),
         ("is killed,ends", [], [0, 2], "crashed      after step 2: SIGKILL ended the trainer"),
