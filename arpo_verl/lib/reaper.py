@@ -79,7 +79,13 @@ def processes_with(variable: str) -> list[int]:
 
 
 def remove_at_end(path: Path) -> None:
-    """Remove a folder or a file when this process ends, however that happens."""
+    """Remove a folder or a file when this process ends, however that happens.
+
+    Raises:
+        ValueError: its name has a line's end, behind which the shell would read the next path.
+    """
+    if "\n" in str(path):
+        raise ValueError(f"a path to remove must have no line's end, got {str(path)!r}")
     _tell(os.path.abspath(path))
 
 

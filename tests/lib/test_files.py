@@ -81,6 +81,11 @@ def test_a_scratch_folder_goes_when_its_process_is_killed(tmp_path, monkeypatch,
     eventually(lambda: not list(tmp_path.iterdir()))
 
 
+def test_a_name_with_a_line_s_end_does_not_remove_what_stands_behind_that(tmp_path):
+    with pytest.raises(ValueError, match="must have no line's end"):
+        files.reaper.remove_at_end(tmp_path / "mine\n" / "victim")
+
+
 def test_a_scratch_folder_that_a_kill_left_all_the_same_goes_when_the_next_one_comes(tmp_path, monkeypatch):
     monkeypatch.setattr(files.reaper, "remove_at_end", lambda folder: None)
     killed_fork(lambda: hold_a_folder(tmp_path))
