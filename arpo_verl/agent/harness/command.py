@@ -40,7 +40,8 @@ END_TIMEOUT_S = 5.0
 PIDS = 512
 """Processes and threads of a command. A Python with its libraries has some tens."""
 LOOK_S = 1.0
-"""How often we look at its memory where no control group bounds that."""
+"""How often we look at its memory where no control group bounds that. Two looks in a row must find too much: a program
+that starts another is there twice for a moment. Who passes memory on faster than that is not seen."""
 SCRATCH = "/tmp"  # noqa: S108  of the command's own memory
 HOME = f"{SCRATCH}/home"
 # /run has sockets of this machine's services, which answer whoever may connect: system bus, log, Docker.
@@ -280,14 +281,15 @@ class _Command:
 
         `is_bounded`: the kernel bounds its memory; else this does.
         """
-        ended, look_at = _end_of(process), float("inf") if is_bounded else 0.0
+        ended, look_at, looks_over = _end_of(process), float("inf") if is_bounded else 0.0, 0
         poller = select.poll()
         for source in (said, self._stopped, *(() if ended is None else (ended,))):
             poller.register(source, select.POLLIN)
         try:
             while True:
                 if time.monotonic() >= look_at:
-                    if _mapped_bytes(process.pid) > self.memory_mb << 20:
+                    looks_over = looks_over + 1 if _mapped_bytes(process.pid) > self.memory_mb << 20 else 0
+                    if looks_over == 2:
                         return self._no_memory()
                     look_at = time.monotonic() + LOOK_S
                 wait_ms = None if is_bounded else LOOK_S * 1000
@@ -355,16 +357,20 @@ def _end_of(process: subprocess.Popen[bytes]) -> int | None:
 
 def _mapped_bytes(pid: int) -> int:
     """The memory of a process and of all that it started; what some of them share is counted once."""
-    total = 0
-    with contextlib.suppress(OSError):  # it has ended
-        try:
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-            total = sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
-        except PermissionError:  # it hides: then all that it shares counts
-            total = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        for children in Path(f"/proc/{pid}/task").glob("*/children"):
-            total += sum(map(_mapped_bytes, map(int, children.read_text().split())))
-    return total
+    own = others = 0
+    for thread in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):  # it has ended; the first may before the others
+            own = own or _own_bytes(thread)
+            others += sum(map(_mapped_bytes, map(int, (thread / "children").read_text().split())))
+    return own + others
+
+
+def _own_bytes(thread: Path) -> int:
+    try:
+        lines = (thread / "smaps_rollup").read_text().splitlines()
+        return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+    except PermissionError:  # it hides: then all that it shares counts
+        return int((thread / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _returncode(status: int) -> int:

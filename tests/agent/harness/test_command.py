@@ -128,11 +128,18 @@ def test_a_flood_of_output_ends_it_and_the_log_is_bounded(tmp_path):
 TAKEN = {
     "of its own": "x = bytearray(10**9)",
     "of many processes": "import os; x = [os.fork() for _ in range(3)], bytearray(150 * 2**20); time.sleep(60)",
-    "shared": "import mmap; mmap.mmap(-1, 10**9).write(bytes(10**9)); time.sleep(60)",
+    "shared": "import mmap; x = mmap.mmap(-1, 10**9); [x.write(bytes(2**20)) for _ in range(900)]; time.sleep(60)",
     "in files": "open('/tmp/large', 'wb').write(bytes(300 * 2**20))",
     "in files that no process maps": "held = [open(os.memfd_create('x'), 'wb').write(bytes(2**28)) for _ in range(4)]",
     "of System V": "import ctypes; c = ctypes.CDLL(None); c.shmat.restype = ctypes.c_void_p; "
     "n = c.shmget(0, ctypes.c_ulong(10**9), 0o1600); assert n >= 0; ctypes.memset(c.shmat(n, None, 0), 1, 10**9)",
+    "of a process whose first thread has ended": "import ctypes, mmap, threading\n"
+    "def hold():\n"
+    "    large = mmap.mmap(-1, 10**9)\n"
+    "    for _ in range(900): large.write(bytes(2**20))\n"
+    "    time.sleep(60)\n"
+    "threading.Thread(target=hold).start()\n"
+    "ctypes.CDLL(None).syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)\n",
 }
 
 
@@ -144,7 +151,7 @@ def test_more_memory_than_it_may_have_ends_it(who, monkeypatch, source, bounded_
         monkeypatch.setattr(cgroups, "parents", list)
     elif not any(cgroups.MEMORY in parent.controllers for parent in cgroups.parents()):
         pytest.skip("this machine offers no control group")
-    end = ended(f"import os, time; {source}; print('has it')", memory_mb=200)
+    end = ended(f"import os, time\n{source}\nprint('has it')", memory_mb=200)
     assert end.returncode != 0 and "has it" not in end.log_tail
     assert end.reason == "it used up its memory, 200 MB" or "Error" in end.log_tail
 
