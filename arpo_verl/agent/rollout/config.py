@@ -74,7 +74,7 @@ class GuiAgentConfig:
     """Seconds of its own that a harness may use for an episode. Waiting for the engine or the desktop does not count.
     The default leaves 40 s for each of 15 turns."""
     harness_memory_mb: Annotated[int, whole(64, "a whole number of megabytes from 64")] = 2048
-    """Most memory of the command, with the files that it writes. Python with an agent's libraries takes 300 MB."""
+    """Most memory of the command, with its files; sure only with control groups. Python with an agent takes 300 MB."""
     harness_shell: Annotated[bool, truth()] = False
     """Whether the command may run shell commands on its desktop, and read and write files there. If not, it can only
     act by pyautogui, as our loop does."""
