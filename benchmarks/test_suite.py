@@ -23,7 +23,6 @@ from typing import Any
 from figures import Arguments, busy, show, write
 
 ROOT = Path(__file__).parents[1]
-NUM_BUSY = 2
 COUNT = re.compile(r"(\d+) (passed|failed|error)")
 
 
@@ -31,6 +30,7 @@ def main() -> None:
     """Run the suite and report."""
     parser = Arguments(__doc__, "two runs of a few tests")
     parser.add_size("--runs", 10, 2, "runs, of which the first half is beside busy processes")
+    parser.add_size("--busy", 2, 2, "busy processes that it starts; 0 if others are busy beside the first half")
     arguments = parser.parse()
     tests = ["tests/agent/rollout/test_chat.py"] if arguments.smoke else []
     git = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True)
@@ -40,7 +40,7 @@ def main() -> None:
         run = {"seed": seed, "busy": seed < arguments.runs / 2, **kind}
         if any(run.items() <= row.items() for row in rows):
             continue
-        with busy(NUM_BUSY if run["busy"] else 0):
+        with busy(arguments.busy if run["busy"] else 0):
             began = time.monotonic()
             counts = _run(seed, tests)
             seconds = round(time.monotonic() - began)
@@ -78,7 +78,7 @@ def _run(seed: int, tests: list[str]) -> dict[str, int]:
     for line in done.stdout.splitlines():
         if line.startswith(("FAILED", "ERROR")):
             print(f"seed {seed}: {line}", flush=True)
-    counts = {word: int(number) for number, word in COUNT.findall(done.stdout.splitlines()[-1])}
+    counts = {word: int(number) for number, word in COUNT.findall("".join(done.stdout.splitlines()[-1:]))}
     if done.returncode != 0 and not counts.keys() & {"failed", "error"}:
         raise RuntimeError(f"pytest ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return counts

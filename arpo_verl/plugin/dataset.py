@@ -60,7 +60,7 @@ class TaskDataset(RLHFDataset):
         self._frontier: Frontier | None = None
         if is_training:
             TASK_ORDER.check()
-            check_batch(self.config, len(self))  # `check_silent` did, if the run has our callback
+            check_batch(self.config, len(self), "train_batch_size")  # `check_silent` did, if the run has our callback
             self._open_frontier()
 
     def __len__(self) -> int:

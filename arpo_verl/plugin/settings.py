@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from arpo_verl.agent.rollout.config import GuiAgentConfig
 from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.errors import ConfigError
-from arpo_verl.lib.config import Checks, build_config, one_of, require
+from arpo_verl.lib.config import build_config, one_of, require
 from arpo_verl.reward import compute_score
 from arpo_verl.tasks.selection import TaskSelection
 
@@ -50,20 +50,18 @@ def task_selection(data: Any) -> TaskSelection:
     return build_config(TaskSelection, "data.tasks", plain_section("data.tasks", data.get("tasks") or {}))
 
 
-def check_batch(data: Mapping[str, Any], rows: int) -> None:
+def check_batch(data: Mapping[str, Any], rows: int, size: str) -> None:
     """Require rows for a whole batch. Without one an epoch has no step, and veRL divides by 0 after its validation.
 
     Args:
         data: the recipe's section `data`.
+        size: its option that says how many rows a batch has.
 
     Raises:
         ConfigError: there are fewer.
     """
-    checks, remedy = Checks(), "lower it, add tasks, or raise data.tasks.repeat"
-    for name in ("train_batch_size", "gen_batch_size"):
-        needed, expected = data.get(name) or 1, f"at most {rows}, the rows of data.train_files"
-        checks.run(require, needed <= rows, f"data.{name}", expected, needed, remedy)
-    checks.raise_all()
+    needed, expected = data.get(size) or 1, f"at most {rows}, the rows of data.train_files"
+    require(needed <= rows, f"data.{size}", expected, needed, "lower it, add tasks, or raise data.tasks.repeat")
 
 
 def episode_weight_of(algorithm: Mapping[str, Any] | None) -> str:

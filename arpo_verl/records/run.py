@@ -216,10 +216,8 @@ def open_run(path: Path | str) -> Run:
         )
     if is_run(path):
         return Run(path, path / TRAJECTORIES)
-    if _has_steps(path):
+    if any(step_of(child.name) is not None for child in path.iterdir()):
         return Run(path.resolve().parent if path.resolve().name == TRAJECTORIES else path, path)
-    if (path / OUTPUT_FILE).is_file():  # `arpo-verl train` has just begun it
-        return Run(path, path / TRAJECTORIES)
     raise ConfigError(
         f"RUN must be a recipe's run_dir, with {TRAJECTORIES}/ or {METRICS_FILE} in it, or a folder of step_NNNNNN "
         f"folders, got {path}, which has neither{_nearby(path)}"
@@ -229,13 +227,10 @@ def open_run(path: Path | str) -> Run:
 def is_run(path: Path) -> bool:
     """Return whether a folder is a run's, by its content."""
     try:
-        return (path / TRAJECTORIES).is_dir() or any((path / name).is_file() for name in (METRICS_FILE, STARTS_FILE))
+        signs = (METRICS_FILE, STARTS_FILE, OUTPUT_FILE)  # the last is all that one has in its first seconds
+        return (path / TRAJECTORIES).is_dir() or any((path / name).is_file() for name in signs)
     except OSError:  # we may not enter the folder
         return False
-
-
-def _has_steps(path: Path) -> bool:
-    return any(step_of(child.name) is not None for child in path.iterdir())
 
 
 def _nearby(path: Path) -> str:

@@ -14,6 +14,7 @@ from arpo_verl.agent.models.family import FULL, check_model_type, check_trainabl
 from arpo_verl.agent.rollout.config import GuiAgentConfig, check_lengths
 from arpo_verl.agent.rollout.vision import ImageGeometry, check_pixel_limits
 from arpo_verl.desktops.config import EnvironmentConfig
+from arpo_verl.desktops.factory import environment_factory
 from arpo_verl.desktops.provider_checks import check_provider
 from arpo_verl.desktops.providers import PROVIDERS
 from arpo_verl.engines.footprint import Model, screenshot_tokens, sequence_tokens
@@ -202,8 +203,10 @@ def _desktops_are_here(config: DictConfig, environment: EnvironmentConfig) -> bo
 
 
 def _check_desktops(config: DictConfig, environment: EnvironmentConfig) -> None:
-    if environment.provider in PROVIDERS and _desktops_are_here(config, environment):
-        check_provider(environment)
+    if _desktops_are_here(config, environment):
+        environment_factory(environment)
+        if environment.provider in PROVIDERS:
+            check_provider(environment)
 
 
 def _check_family(config: DictConfig, agent: GuiAgentConfig, model: Model | None) -> None:

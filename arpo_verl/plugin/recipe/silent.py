@@ -59,7 +59,11 @@ def check_silent(recipe: Recipe) -> None:
         checks.run(_refuse, group, recipe, checks)
     # trainer/ppo/v1/trainer_base.py | self.steps_per_epoch = len(self.train_dataset) //
     if rows := checks.run(num_training_rows, recipe.config):
-        checks.run(check_batch, recipe.config.data, rows)
+        # trainer/ppo/v1/trainer_base.py | requires_exact_refill = self.trainer_mode != "sync" or dapo_enabled or
+        refills = recipe["algorithm.filter_groups.enable"] or recipe["trainer.v1.sampler.sync_refill_failed_groups"]
+        checks.run(check_batch, recipe.config.data, rows, "train_batch_size")
+        if recipe.mode == "sync" and not refills:
+            checks.run(check_batch, recipe.config.data, rows, "gen_batch_size")
     checks.raise_all()
 
 

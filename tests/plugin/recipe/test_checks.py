@@ -140,6 +140,7 @@ def test_the_tokenizer_and_template_of_the_recipe_count(check, policy, tmp_path)
         ("trainer.v1.sampler.custom_sampler.name=ReplaySamplerAsync", ConfigError, "be ReplaySampler with .*=sync"),
         ("environment.screen_size=[100000,4]", ConfigError, "screen_size"),
         ("environment.provider=dokcer", ConfigError, "environment.provider"),
+        ("environment.provider=no_such:Desktop", ConfigError, "No module named 'no_such'; is it installed where"),
         ("data.max_response_length=100", ConfigError, "max_response_length"),
         (
             "data.max_prompt_length=100",

@@ -70,6 +70,7 @@ SILENT_IN_FULL = [
     ("trainer.total_training_steps=500", "at most 240, the steps of all epochs"),
     ("trainer.critic_warmup=10", "trainer.critic_warmup must be 0 without a critic"),
     ("data.train_batch_size=1024", "data.train_batch_size must be at most 256, the rows of data.train_files"),
+    ("data.gen_batch_size=1024", "data.gen_batch_size must be at most 256, the rows of data.train_files"),
     ("rollout.val_kwargs.do_sample=false", "temperature must be 0 with rollout.val_kwargs.do_sample=false"),
     # Groups, advantages and losses
     ("rollout.n=1", "rollout.n must be 2 or more with replay.enable=true"),
@@ -248,7 +249,7 @@ SOUND = [
         "trainer.total_training_steps=null actor.checkpoint.save_contents=[model,optimizer,extra,hf_model] "
         "rollout.n=16 actor.use_kl_loss=true actor.kl_loss_coef=0 actor.use_dynamic_bsz=true actor.grad_clip=0.5 "
         "actor.optim.clip_grad=0.5 algorithm.filter_groups.enable=true algorithm.filter_groups.metric=success "
-        f"data.gen_batch_size=48 {REWARD}.path=null",
+        f"data.gen_batch_size=1536 {REWARD}.path=null",
     ),
     (
         FULL,
@@ -408,7 +409,6 @@ def test_all_that_is_wrong_with_a_published_script_is_told_at_once_and_within_se
     assert time.thread_time() - begin < LIMIT_S
     for says in (
         "data.train_batch_size must be at most 256",
-        "data.gen_batch_size must be at most 256",
         "reward_model.reward_manager must be null",
         "data.max_prompt_length must be at least",
     ):

@@ -87,7 +87,7 @@
       <th scope="row"><a href=${runAddress(run.name)}><bdi>${run.name}</bdi></a> <span class="badge">${run.kind}</span> <span class=${run.live ? "badge good" : "badge"}>${run.live ? "running" : "ended"}</span></th>
       ${q && html`<td><${Hits} name=${run.name} q=${q} found=${found} /></td>`}
       <td class="numeric">
-        ${evaluation ? html`${share(evaluation.success)} <small class="muted">${evaluation.interval ? evaluation.interval.map(share).join(" to ") : ""}</small>` : arrow(run.first_steps_success, run.last_steps_success)}
+        ${evaluation ? html`${share(evaluation.success)} <small class="muted">${evaluation.interval ? evaluation.interval.map(share).join(" to ") : ""}</small>` : arrow(run.steps > 5 ? run.first_steps_success : null, run.last_steps_success)}
       </td>
       <td class="numeric">${arrow(run.validation_before, run.validation_after)}</td>
       <td class="numeric wide">${evaluation ? "–" : steps}</td>
