@@ -49,7 +49,10 @@ importlib-metadata jsonschema jsonschema-specifications referencing rpds-py prot
 cloudpickle six beautifulsoup4 soupsieve cssselect defusedxml docker et-xmlfile distro farama-notifications gymnasium
 imagehash pywavelets lazy-importer mutagen odfpy openpyxl pdfminer-six pdfplumber pypdfium2 cryptography cffi pycparser
 platformdirs playwright greenlet pypdf pypdf2 python-docx python-dotenv python-pptx pytz rapidfuzz requests-file
-requests-toolbelt tldextract tzdata xlsxwriter xmltodict""".split()
+requests-toolbelt tldextract tzdata xlsxwriter xmltodict wrapt opentelemetry-api opentelemetry-sdk opentelemetry-proto
+opentelemetry-semantic-conventions opentelemetry-exporter-prometheus opentelemetry-exporter-otlp-proto-http
+opentelemetry-exporter-otlp-proto-common opentelemetry-exporter-otlp-common opentelemetry-exporter-http-transport
+googleapis-common-protos prometheus-client aiohttp-cors colorful cwevals""".split()
 """What PyTorch's machine lacks, or has in another version than veRL 0.9.1 was tried with. The versions are those of
 constraints.txt."""
 ENGINE = """vllm==0.24.0 fastapi==0.136.3 anthropic astor blake3 cbor2 compressed-tensors==0.17.0 depyf==0.20.0
@@ -58,7 +61,19 @@ lm-format-enforcer==0.11.3 loguru mcp mistral-common==1.13.1 model-hosting-conta
 openai-harmony==0.0.8 outlines-core==0.2.14 partial-json-parser prometheus-fastapi-instrumentator pybase64 pycountry
 pydantic-extra-types pydantic-settings python-dotenv python-json-logger python-multipart setproctitle sniffio
 sse-starlette supervisor watchfiles websockets xgrammar==0.2.3""".split()
-PRUNED = ("*/tests", "ray/jars", "ray/cpp", "ray/rllib", "ray/llm", "ray/dashboard/client", "bin", "playwright/driver")
+PRUNED = (
+    "*/tests",
+    "ray/jars",
+    "ray/cpp",
+    "ray/rllib",
+    "ray/llm",
+    "ray/dashboard/client",
+    "bin",
+    "playwright/driver",
+    "vllm/vllm-rs",
+    "vllm/vllm_flash_attn/_vllm_fa2_C*",
+    "pycountry/locales",
+)
 LEFT_OUT = re.compile(
     "lib(llvm|gs)[0-9]|mesa-|fonts-urw|poppler-data|groff|man-db|systemd|libsystemd-sh|(lib)?python|(lib)?apt|openssl"
 )
@@ -264,6 +279,8 @@ def command(folder: Path, *words: str) -> str:
     done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder)
     with (folder / "commands.log").open("a") as log:
         log.write(f"$ arpo-verl {' '.join(words)}\n{done.stdout}[status {done.returncode}]\n")
+    if done.returncode and words[0] != "doctor":
+        raise RuntimeError(f"arpo-verl {words[0]} failed: {done.stdout[-2000:]}")
     return done.stdout
 
 
