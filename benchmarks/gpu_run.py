@@ -55,12 +55,18 @@ opentelemetry-exporter-otlp-proto-common opentelemetry-exporter-otlp-common open
 googleapis-common-protos prometheus-client aiohttp-cors colorful cwevals""".split()
 """What PyTorch's machine lacks, or has in another version than veRL 0.9.1 was tried with. The versions are those of
 constraints.txt."""
-ENGINE = """vllm==0.24.0 fastapi==0.136.3 anthropic astor blake3 cbor2 compressed-tensors==0.17.0 depyf==0.20.0
-diskcache==5.6.3 distro docstring-parser gguf httptools ijson interegular jiter jmespath lark==1.2.2 llguidance==1.7.6
-lm-format-enforcer==0.11.3 loguru mcp mistral-common==1.13.1 model-hosting-container-standards==0.1.16 openai
-openai-harmony==0.0.8 outlines-core==0.2.14 partial-json-parser prometheus-fastapi-instrumentator pybase64 pycountry
-pydantic-extra-types pydantic-settings python-dotenv python-json-logger python-multipart setproctitle sniffio
-sse-starlette supervisor watchfiles websockets xgrammar==0.2.3""".split()
+ENGINE = """
+anthropic==2.14.0 apache-tvm-ffi==0.1.9 astor==0.8.1 blake3==1.0.11 cbor2==6.3.0 compressed-tensors==0.17.0
+depyf==0.20.0 diskcache==5.6.3 distro==1.9.0 docstring-parser==0.18.0 fastapi==0.136.3 gguf httpcore2==2.16.2
+httptools==0.9.0 httpx2==2.16.2 ijson==3.6.0 interegular==0.3.3 jiter==0.19.0 jmespath==1.1.0 lark==1.2.2
+llguidance==1.7.6 lm-format-enforcer==0.11.3 loguru==0.7.3 mcp==2.3.0 mistral-common==1.13.1
+model-hosting-container-standards==0.1.16 openai==3.57.0 openai-harmony==0.0.8 outlines-core==0.2.14
+partial-json-parser==0.2.1.1.post7 prometheus-fastapi-instrumentator==8.1.0 py-cpuinfo==9.0.0 pybase64==1.5.1
+pycountry==26.2.16 pydantic-extra-types==2.11.1 pydantic-settings==2.16.3 python-dotenv==1.2.4
+python-json-logger==4.2.0 python-multipart==0.0.34 setproctitle==1.3.8 sniffio==1.3.1 sse-starlette==3.7.0
+supervisor==4.3.0 truststore==0.10.5 vllm==0.24.0 watchfiles==1.3.0 websockets==17.4 xgrammar==0.2.3
+""".split()
+"""vLLM and what it imports; versions that fit it, as a resolver chose them on 28 November 2026."""
 PRUNED = (
     "*/tests",
     "ray/jars",
@@ -380,7 +386,8 @@ def read_run(run: Path, watch: Watch) -> dict[str, Any]:
     """Return what the run's records say, by training step."""
     rows = read_rows(run)
     figures: dict[str, Any] = {"steps": max(rows)}
-    wanted = ("timing_s/", "rollout/success_mean", "replay/injected", "training/rollout_probs_diff", "perf/")
+    wanted = ("timing_s/", "rollout/success_mean", "replay/injected", "perf/")
+    wanted += ("training/rollout_probs_diff", "replay/without/training/rollout_probs_diff")
     figures["by_step"] = {
         step: {name: value for name, value in data.items() if name.startswith(wanted)} for step, data in rows.items()
     }
