@@ -3,7 +3,8 @@
     python benchmarks/gpu_run.py pack FOLDER [--engine vllm] [--part-mb N]
     python3 benchmarks/gpu_run.py run FOLDER --out OUT [--smoke] [--steps N] [--seconds N] [--engine vllm|transformers]
 
-Rehearsed without a GPU; not yet run on one. The rehearsal trained on a CPU, with our engine in vLLM's place.
+Rehearsed without a GPU; not yet run on one. The rehearsal trained on a CPU, with our engine in vLLM's place; of vLLM's
+part only the imports were tried. A Hopper GPU takes FlashAttention 3, so vLLM's FlashAttention 2 is left out.
 
 `pack` needs a network, `make setup`, root and mmdebstrap. It expects Ubuntu 24.04 there, with Python 3.12, PyTorch 2.11
 and the common packages around it, and writes FOLDER/base-NN: the other Python packages, installed, and the desktops'
@@ -57,7 +58,7 @@ googleapis-common-protos prometheus-client aiohttp-cors colorful cwevals""".spli
 constraints.txt."""
 ENGINE = """
 anthropic==2.14.0 apache-tvm-ffi==0.1.9 astor==0.8.1 blake3==1.0.11 cbor2==6.3.0 compressed-tensors==0.17.0
-depyf==0.20.0 diskcache==5.6.3 distro==1.9.0 docstring-parser==0.18.0 fastapi==0.136.3 gguf httpcore2==2.16.2
+depyf==0.20.0 diskcache==5.6.3 distro==1.9.0 docstring-parser==0.18.0 fastapi==0.136.3 httpcore2==2.16.2
 httptools==0.9.0 httpx2==2.16.2 ijson==3.6.0 interegular==0.3.3 jiter==0.19.0 jmespath==1.1.0 lark==1.2.2
 llguidance==1.7.6 lm-format-enforcer==0.11.3 loguru==0.7.3 mcp==2.3.0 mistral-common==1.13.1
 model-hosting-container-standards==0.1.16 openai==3.57.0 openai-harmony==0.0.8 outlines-core==0.2.14
@@ -67,19 +68,8 @@ python-json-logger==4.2.0 python-multipart==0.0.34 setproctitle==1.3.8 sniffio==
 supervisor==4.3.0 truststore==0.10.5 vllm==0.24.0 watchfiles==1.3.0 websockets==17.4 xgrammar==0.2.3
 """.split()
 """vLLM and what it imports; versions that fit it, as a resolver chose them on 28 November 2026."""
-PRUNED = (
-    "*/tests",
-    "ray/jars",
-    "ray/cpp",
-    "ray/rllib",
-    "ray/llm",
-    "ray/dashboard/client",
-    "bin",
-    "playwright/driver",
-    "vllm/vllm-rs",
-    "vllm/vllm_flash_attn/_vllm_fa2_C*",
-    "pycountry/locales",
-)
+PRUNED = """*/tests bin ray/jars ray/cpp ray/rllib ray/llm ray/dashboard/client playwright/driver vllm/vllm-rs
+vllm/vllm_flash_attn/_vllm_fa2_C* pycountry/locales""".split()
 LEFT_OUT = re.compile(
     "lib(llvm|gs)[0-9]|mesa-|fonts-urw|poppler-data|groff|man-db|systemd|libsystemd-sh|(lib)?python|(lib)?apt|openssl"
 )
