@@ -289,7 +289,7 @@ def train(arguments: argparse.Namespace) -> None:
     engine = (arguments.engine or packed) if on_gpu else "transformers"
     work = arguments.folder / "work"
     work.mkdir()
-    os.environ["VERL_PLATFORM"] = "cuda" if on_gpu else "cpu"
+    os.environ["VERL_PLATFORM"] = "nvidia" if on_gpu else "cpu"
     if on_gpu and engine == "transformers":
         site = next((arguments.folder / VENV / "lib").glob("python*/site-packages"))
         (site / "gpu_run_engine.pth").write_text(REGISTER)
