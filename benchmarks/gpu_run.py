@@ -42,6 +42,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RELEASE, MIRROR = "noble", "http://archive.ubuntu.com/ubuntu"
+KEYRING = Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg")
+"""Where this machine has none, Ubuntu's packages are taken unsigned."""
 VENV = "venv"
 CONSTRAINED = """verl transformers tokenizers ray tensordict torchdata transferqueue hydra-core omegaconf
 antlr4-python3-runtime msgspec pyzmq qwen-vl-utils cachetools fastapi starlette uvicorn pydantic pydantic-core
@@ -139,7 +141,8 @@ def fetch_debs(root: Path, debs: Path) -> None:
     """Download the desktops' packages with all that a minimal system lacks for them."""
     from arpo_verl.desktops.embedded.packages import BASE, TASKS
 
-    sources = [f"deb [trusted=yes] {MIRROR} {suite} main universe" for suite in (RELEASE, f"{RELEASE}-updates")]
+    option = f"signed-by={KEYRING}" if KEYRING.is_file() else "trusted=yes"
+    sources = [f"deb [{option}] {MIRROR} {suite} main universe" for suite in (RELEASE, f"{RELEASE}-updates")]
     subprocess.run(["mmdebstrap", "--variant=minbase", "--skip=cleanup/apt", RELEASE, str(root), *sources], check=True)
     apt = ["apt-get", "-o", f"Dir={root}", "-o", f"Dir::State::status={root}/var/lib/dpkg/status"]
     apt += ["-o", "APT::Architecture=amd64", "-o", "APT::Sandbox::User=root", "-y", "-q", "--download-only"]
