@@ -52,10 +52,8 @@ def ended(source, **options):
 
 def is_alive(mark):
     """Whether a process with this word in its command line is there, a zombie excepted."""
-    for process in psutil.process_iter(["cmdline", "status"]):
-        if mark in (process.info["cmdline"] or []) and process.info["status"] != psutil.STATUS_ZOMBIE:
-            return True
-    return False
+    found = [each.info for each in psutil.process_iter(["cmdline", "status"])]
+    return any(mark in (info["cmdline"] or []) and info["status"] != psutil.STATUS_ZOMBIE for info in found)
 
 
 @pytest.fixture
@@ -127,7 +125,9 @@ def test_a_flood_of_output_ends_it_and_the_log_is_bounded(tmp_path):
 
 TAKEN = {
     "of its own": "x = bytearray(10**9)",
-    "of many processes": "import os; x = [os.fork() for _ in range(3)], bytearray(150 * 2**20); time.sleep(60)",
+    "of many processes": "for _ in range(3):\n"
+    "    if not os.fork(): x = bytearray(150 * 2**20); time.sleep(60); os._exit(0)\n"
+    "assert not any(os.wait()[1] for _ in range(3))",
     "shared": "import mmap; x = mmap.mmap(-1, 10**9); [x.write(bytes(2**20)) for _ in range(900)]; time.sleep(60)",
     "in files": "open('/tmp/large', 'wb').write(bytes(300 * 2**20))",
     "in files that no process maps": "held = [open(os.memfd_create('x'), 'wb').write(bytes(2**28)) for _ in range(4)]",
