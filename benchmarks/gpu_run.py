@@ -291,6 +291,8 @@ def train(arguments: argparse.Namespace) -> None:
     packed = "vllm" if (arguments.folder / "engine").is_dir() else "transformers"
     engine = (arguments.engine or packed) if on_gpu else "transformers"
     work = arguments.folder / "work"
+    if work.exists():
+        sys.exit(f"{work} is of an earlier run: remove it")
     work.mkdir()
     os.environ["VERL_PLATFORM"] = "nvidia" if on_gpu else "cpu"
     if on_gpu and engine == "transformers":
