@@ -63,7 +63,7 @@ def relaying(opener):
 
 
 def connected(relay):
-    return socket.create_connection((HOST, relay.ports[0]), timeout=30)
+    return socket.create_connection((HOST, relay.ports[0]), timeout=120)
 
 
 @contextlib.contextmanager
@@ -84,7 +84,7 @@ def test_megabytes_come_through_in_order_and_an_end_of_one_direction_leaves_the_
         reader.start()
         client.sendall(sent)
         client.shutdown(socket.SHUT_WR)
-        reader.join(30)
+        reader.join()
         assert [hashlib.sha256(answer).hexdigest() for answer in answers] == [hashlib.sha256(sent).hexdigest()]
 
 
@@ -95,7 +95,7 @@ def test_what_a_client_sends_before_the_guest_is_there_is_not_lost_nor_its_end(l
     sent = threading.Event()
 
     def hand_over(descriptor):
-        assert sent.wait(30)
+        assert sent.wait(120)
         guest_that_echoes(descriptor)
 
     with relayed(hand_over) as client:
@@ -163,12 +163,13 @@ def test_a_client_that_leaves_its_answer_unread_still_counts_as_a_connection(loo
     monkeypatch.setattr(relay_module, "_pump", watched_pump)
     with relaying(opener) as relay, connected(relay) as client:
         client.shutdown(socket.SHUT_WR)
-        assert ended.acquire(timeout=30) and ended.acquire(timeout=30)  # it has all, and the client reads nothing
+        assert ended.acquire(timeout=120) and ended.acquire(timeout=120)  # it has all, and the client reads nothing
         with pytest.raises(ConnectionResetError), connected(relay) as second:
             second.recv(1)
 
 
 async def _never(*_):
+    relay_module.CONNECT_TIMEOUT_S = 120.0  # this has begun; what follows is the client's own time
     await asyncio.Event().wait()
 
 
@@ -187,7 +188,7 @@ def unreached(loop, monkeypatch):
 
         def relay_to(connect):
             monkeypatch.setattr(relay_module, "connect", connect)
-            monkeypatch.setattr(relay_module, "CONNECT_TIMEOUT_S", 1.0)
+            monkeypatch.setattr(relay_module, "CONNECT_TIMEOUT_S", 0.2 if connect is _never else 120.0)
             return stack.enter_context(relaying(to_address("192.0.2.1", 9222)))
 
         yield relay_to
@@ -217,7 +218,7 @@ def test_a_client_that_floods_a_relay_without_a_guest_takes_no_memory(unreached)
         assert b"504" in client.recv(1000)
         before = _resident_bytes()
         with contextlib.suppress(ConnectionResetError, BrokenPipeError):
-            for _ in range(512):
+            for _ in range(128):
                 client.sendall(bytes(1 << 20))
         assert _resident_bytes() - before < 64 << 20
 
