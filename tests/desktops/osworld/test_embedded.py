@@ -12,6 +12,7 @@ from support.desktop_harness import eventually
 from support.name_dialog import NAME_DIALOG, TASK
 
 from arpo_verl.desktops.config import EnvironmentConfig
+from arpo_verl.desktops.embedded import guest_process
 from arpo_verl.desktops.osworld.environment import OSWorldEnvironment
 from arpo_verl.errors import (
     DesktopEndedError,
@@ -31,7 +32,8 @@ def config(**options):
 
 
 @pytest.fixture
-def environment(tmp_path):
+def environment(tmp_path, monkeypatch):
+    monkeypatch.setattr(guest_process, "_out_of_memory_kills", lambda: 0)  # another test's would leave no proof
     environment = OSWorldEnvironment(config(cache_dir=str(tmp_path)))
     yield environment
     environment.close()
@@ -56,7 +58,7 @@ TERMINAL = NAME_DIALOG | {
             "parameters": {
                 "command": ["true"],
                 "verification": {"window_exists": "Shell"},
-                "max_wait_time": 20,
+                "max_wait_time": 60,
                 "check_interval": 0.1,
             },
         },

@@ -31,7 +31,7 @@ from support.scripted_guest import (  # noqa: E402
 
 from arpo_verl.desktops.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.desktops.embedded.guest.layout import WATCHED  # noqa: E402
-from arpo_verl.desktops.embedded.guest_process import GuestProcess, _out_of_memory_kills  # noqa: E402
+from arpo_verl.desktops.embedded.guest_process import GuestProcess  # noqa: E402
 from arpo_verl.desktops.embedded.provider import EmbeddedProvider  # noqa: E402
 from arpo_verl.desktops.machine_provider import proof_of  # noqa: E402
 from arpo_verl.desktops.osworld import environment as environment_module  # noqa: E402
@@ -123,11 +123,11 @@ def evaluated(scripted, monkeypatch):
     """What a task comes to, evaluated in this process: `verdict`, `0`, `fault`, `unclear` or `ended`."""
 
     def play(spec, before=lambda environment: None, call="evaluate", hangs=False, **options):
-        if hangs:  # the others have the client's own patience: a busy machine is no fault
-            monkeypatch.setattr(guest_http, "DEFAULT_TIMEOUT_S", SLOW_S)
         environment = scripted(**options)
         environment._evaluator = EvaluatedHere(environment._config.partial_credit > 0)
         environment.reset(spec)
+        if hangs:  # the others have the client's own patience: a busy machine is no fault
+            monkeypatch.setattr(guest_http, "DEFAULT_TIMEOUT_S", SLOW_S)
         before(environment)
         try:
             if call == "step":
@@ -504,7 +504,7 @@ def embedded(down=(), kills=0, is_met=False, lives=True, outlives=True):
     process._process = SimpleNamespace(has_ended=lambda timeout_s=0.0: not (outlives if timeout_s else lives))
     process._cgroup = SimpleNamespace(oom_kills=lambda: kills, memory_met=lambda: int(is_met))
     process._kills_at_boot = process._met_at_boot = 0
-    process._out_of_memory_kills = (_out_of_memory_kills() or 0) - kills
+    process._out_of_memory_kills = -kills
     process.ask = lambda *_: ({"why_down": dict(down)}, [])
     provider = EmbeddedProvider()
     provider._guest = process
@@ -547,6 +547,7 @@ WHO_CELLS = {
 
 @pytest.mark.parametrize("ending", WHO_CELLS)
 def test_who_ended_a_desktop(ending, guest, evaluated, monkeypatch):
+    monkeypatch.setattr("arpo_verl.desktops.embedded.guest_process._out_of_memory_kills", lambda: 0)
     ended, outcome = WHO_CELLS[ending]
     why_gone, why_ended = ended()
 
