@@ -103,6 +103,7 @@ def test_nothing_that_the_user_put_anywhere_runs_in_a_command_that_runs_apart(ja
 def test_a_command_that_runs_apart_answers_as_one_of_the_session_does(jail):
     """It has its user, files, settings, clipboard and screen, and its ways to fail."""
     jail.sh("umask 077; echo mine > private; mkdir closed; chmod 0 closed; (echo copied | xclip -i) > /dev/null 2>&1")
+    eventually(lambda: jail.sh("xclip -o") == "copied")  # what stays of `xclip -i` says so on its own time
     for command in (
         "id; pwd; echo ~ $DISPLAY; cat private; ls -la ~; ls closed; stat private",
         "xclip -o; wmctrl -m; xprop -root _NET_CURRENT_DESKTOP; gsettings get org.gnome.desktop.interface gtk-theme",

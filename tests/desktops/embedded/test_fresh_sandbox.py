@@ -26,7 +26,8 @@ def namespaces(provider: EmbeddedProvider) -> dict[str, int]:
 # What an episode changes and can look at: by name, a shell line that changes it, and one that shows it.
 TRACES = {
     "sockets that wait": (
-        "timeout 5 socat tcp-listen:9222 exec:date & sleep 0.5; socat - tcp:localhost:9222 < /dev/null; wait",
+        'python3 -c \'from socket import *; at = "localhost", 9222; own = create_server(at); '
+        "one = create_connection(at); own.accept()'",
         "awk '$4 == \"06\"' /proc/net/tcp | wc -l",
     ),
     "counters of the network": (
