@@ -51,7 +51,7 @@ def running(**options: Any) -> Iterator[Desktop]:
         provider.stop_emulator()
 
 
-def eventually(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
+def eventually(condition: Callable[[], Any], timeout_s: float = 300.0) -> Any:
     """The condition's first true value."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
@@ -66,7 +66,7 @@ def await_window(desktop: Desktop, title: str) -> None:
     eventually(lambda: desktop.controller.execute_python_command(code)["returncode"] == 0)
 
 
-async def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
+async def until(condition: Callable[[], Any], timeout_s: float = 300.0) -> None:
     """The same in an event loop; `condition` may be a coroutine function."""
     deadline = time.monotonic() + timeout_s
     while not (await value if inspect.isawaitable(value := condition()) else value):
