@@ -125,7 +125,7 @@ def test_two_desktops_do_not_meet():
 
 
 def _first_line(port: int) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), 5) as connection:
+    with socket.create_connection(("127.0.0.1", port), 60) as connection:
         return connection.recv(100)
 
 
@@ -136,10 +136,10 @@ def test_stop_leaves_no_process_and_no_port():
     ports = [int(port) for port in provider.get_ip_address().split(":")[1:] if port != "0"]
     provider.stop_emulator()
     provider.stop_emulator()
-    eventually(lambda: not [pid for pid in processes if os.path.exists(f"/proc/{pid}")])  # the template buries it
-    for port in ports:
+    for port in ports:  # first: they are anybody's now
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", port), 1)
+            socket.create_connection(("127.0.0.1", port), 60)
+    eventually(lambda: not [pid for pid in processes if os.path.exists(f"/proc/{pid}")])  # the template buries it
     provider.start_emulator()  # and it can come back
     assert attach(provider).controller.get_screenshot()
     provider.stop_emulator()
@@ -150,8 +150,8 @@ def test_forgotten_provider_ends_its_desktop():
     provider.start_emulator()
     port, processes = int(provider.get_ip_address().split(":")[1]), sandbox_processes(provider)
     del provider
-    eventually(lambda: not [pid for pid in processes if os.path.exists(f"/proc/{pid}")])
     eventually(lambda: not _listens(port))
+    eventually(lambda: not [pid for pid in processes if os.path.exists(f"/proc/{pid}")])
 
 
 def _listens(port: int) -> bool:
