@@ -47,7 +47,7 @@ def test_commands_run_apart_where_the_machine_lets_us_make_namespaces(refused):
     namespaces = ["unshare", "--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc"]
     command = [*namespaces, sys.executable, "-c", BOOT.format(refused=refused)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        hangs = threading.Timer(60, process.kill)
+        hangs = threading.Timer(600, process.kill)
         hangs.start()
         assert process.stdout is not None
         told = process.stdout.readline()

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections import Counter
 
 import pytest
@@ -23,7 +22,7 @@ from arpo_verl.types import Task
 BODY = b"".join(b"line %d\n" % number for number in range(16_000))
 HALF = len(BODY) // 2
 PROCESSES = 4
-WAIT_S = 60
+WAIT_S = 600
 
 
 class SlowServer(Server):
@@ -48,10 +47,7 @@ class SlowServer(Server):
                 handler.wfile.write(BODY[HALF:])
 
     def await_requests(self, count):
-        deadline = time.monotonic() + WAIT_S
-        while sum(self.requests.values()) < count and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert sum(self.requests.values()) >= count
+        eventually(lambda: sum(self.requests.values()) >= count)
 
 
 @pytest.fixture

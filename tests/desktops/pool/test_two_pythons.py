@@ -109,7 +109,7 @@ def test_desktops_run_on_another_python_and_a_killed_worker_leaves_no_container(
         done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=900)
         lines = [line for line in done.stdout.splitlines() if line.startswith("REPORT")]
         assert lines, done.stderr[-3000:]
-        eventually(lambda: not engine.containers, 60)
+        eventually(lambda: not engine.containers)
     finally:
         engine.close()
     report = json.loads(lines[0].removeprefix("REPORT"))

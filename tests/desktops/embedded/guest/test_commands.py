@@ -92,7 +92,7 @@ def test_commands_run_at_once(desktop):
     code = "import os, time\nopen('waiting', 'w')\nwhile not os.path.exists('go'): time.sleep(0.01)"
     with ThreadPoolExecutor() as executor:
         waiting = executor.submit(requests.post, address, json={"command": ["python", "-c", code]}, timeout=60)
-        eventually(lambda: "waiting" in desktop.sh("ls ~"), 60)
+        eventually(lambda: "waiting" in desktop.sh("ls ~"))
         assert python(desktop, "open('go', 'w').close()")["returncode"] == 0
         assert waiting.result().json()["returncode"] == 0
 

@@ -187,7 +187,7 @@ def test_accessible_objects_are_told_as_osworld_tells_them(desktop):
         ["env", "-u", "NO_AT_BRIDGE", "zenity", "--info", "--title=Hello", "--no-markup", "--text=a & b"]
     )
     label = re.compile(r'<label name="a &amp; b"[^>]*>')
-    found = eventually(lambda: label.search(desktop.controller.get_accessibility_tree()), 60)
+    found = eventually(lambda: label.search(desktop.controller.get_accessibility_tree()))
     assert 'st:showing="true"' in found[0] and re.search(r'cp:size="\(\d+, \d+\)"', found[0])
     at = ET.fromstring(desktop.controller.get_accessibility_tree())
     (window,) = at.findall("application[@name='zenity']/dialog")
@@ -197,11 +197,11 @@ def test_accessible_objects_are_told_as_osworld_tells_them(desktop):
 @pytest.mark.skipif(shutil.which("gnome-terminal") is None, reason="needs gnome-terminal")
 def test_text_of_gnomes_terminal_is_told_while_the_keyboard_goes_to_it(desktop):
     desktop.setup._launch_setup(["gnome-terminal"])
-    eventually(lambda: (desktop.controller.get_terminal_output() or "").endswith("$"), 60)
+    eventually(lambda: (desktop.controller.get_terminal_output() or "").endswith("$"))
     desktop.controller.execute_python_command(r"import pyautogui; pyautogui.write('echo $((6 * 9))\n')")
-    eventually(lambda: desktop.controller.get_terminal_output().splitlines()[1:2] == ["54"], 60)
+    eventually(lambda: desktop.controller.get_terminal_output().splitlines()[1:2] == ["54"])
     desktop.setup._launch_setup(["zenity", "--info", "--title=Hello"])
-    eventually(lambda: desktop.controller.get_terminal_output() is None, 60)
+    eventually(lambda: desktop.controller.get_terminal_output() is None)
 
 
 def test_packages_that_accessible_objects_need_are_named(monkeypatch):

@@ -10,10 +10,10 @@ pytestmark = pytest.mark.desktop
 
 def test_ctrl_alt_t_opens_a_terminal_that_obeys_the_keyboard(desktop):
     desktop.controller.execute_python_command("import pyautogui; pyautogui.hotkey('ctrl', 'alt', 't')")
-    eventually(lambda: "Terminal" in desktop.sh("xdotool getactivewindow getwindowname"), 60)
-    eventually(lambda: desktop.sh("pgrep -x bash"), 60)
+    eventually(lambda: "Terminal" in desktop.sh("xdotool getactivewindow getwindowname"))
+    eventually(lambda: desktop.sh("pgrep -x bash"))
     desktop.controller.execute_python_command(r"pyautogui.write('touch ~/typed\n')")
-    eventually(lambda: desktop.sh("ls ~/typed 2>/dev/null"), 60)
+    eventually(lambda: desktop.sh("ls ~/typed 2>/dev/null"))
 
 
 def test_the_session_bus_is_where_the_first_user_of_an_ubuntu_machine_has_it(desktop):
