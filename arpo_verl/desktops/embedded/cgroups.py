@@ -108,11 +108,8 @@ class Cgroup:
 
     def oom_kills(self) -> int:
         """Return how many programs were killed so far for lack of memory; 0 if the kernel does not count them."""
-        files = {1: "memory.oom_control", 2: "memory.events"}
-        return sum(
-            _count(folder / files[parent.version], "oom_kill")
-            for parent, folder in zip(self.parents, self.folders, strict=True)
-        )
+        files = ("memory.oom_control", "memory.events")  # of version 1 and 2
+        return sum(_count(folder / file, "oom_kill") for folder in self.folders for file in files)
 
     def memory_met(self) -> int:
         """Return how often `memory_mib` was reached; in version 1 only whether it was, since `forget_peak`.
@@ -229,15 +226,18 @@ def _make_locked(parent: Parent) -> tuple[Path, FileLock]:
     everyone = parent.folder / ALL_DESKTOPS
     for _ in range(10):
         folder = everyone / f"{_own_name()}-{secrets.token_hex(8)}"
-        with contextlib.suppress(FileNotFoundError):  # the last desktop's end removes `everyone`
+        try:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(everyone)
             _share(everyone, parent)
             os.mkdir(folder)
-            reaper.remove_groups_at_end(everyone / _own_name())
-            lock = _lock(folder)
-            if lock is not None:
-                return folder, lock
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):  # the last desktop's end removed `everyone`
+                raise
+            continue
+        reaper.remove_groups_at_end(everyone / _own_name())
+        if (lock := _lock(folder)) is not None:
+            return folder, lock
     raise OSError(errno.EAGAIN, "new groups vanish before they can be locked", str(everyone))
 
 

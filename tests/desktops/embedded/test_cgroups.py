@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import signal
@@ -33,6 +34,21 @@ def test_all_of_a_desktop_is_in_its_groups_which_go_with_it():
             assert set(processes) <= set(map(int, (folder / "cgroup.procs").read_text().split()))
         assert desktop.provider._guest.own_oom_kills() == 0
     assert not any(folder.exists() for folder in folders)
+
+
+@needs("cpu")
+def test_a_group_that_another_desktops_end_removes_meanwhile_is_made_again(monkeypatch):
+    real, gone = cgroups._write, [errno.ENODEV, errno.ENOENT]
+
+    def write(path, value):
+        if path.parent.name == cgroups.ALL_DESKTOPS and gone:
+            raise OSError(gone.pop(), "")  # the first is what the kernel says of a file that was open
+        real(path, value)
+
+    monkeypatch.setattr(cgroups, "_write", write)
+    group = Cgroup(Limits())
+    assert group.controllers == OFFERED
+    group.close()
 
 
 @needs("memory")
