@@ -76,9 +76,7 @@ def _write_frontier(run: ViewerRun) -> None:
 
 def play(run: ViewerRun, *, turns: int, task_id: str = TEA) -> None:
     """Write what a desktop in the middle of an episode shows, and the pool's state."""
-    folder = run.live(31, turns=turns, task_id=task_id)
-    for index in range(turns + 1):
-        _draw(f"live {index}").save(folder / f"{index:02d}.png")
+    run.live(31, turns=turns, task_id=task_id)
     states = ["busy", "idle", "booting"]
     common = {"host": "192.0.2.1", "task_id": None, "since": time.time()}
     run.pool(desktops=[{**common, "name": f"desktop-{i}", "state": state} for i, state in enumerate(states)], waiting=1)

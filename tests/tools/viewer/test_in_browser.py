@@ -276,7 +276,7 @@ def test_what_the_agent_wrote_is_searched(server, made, page):
     rows(page).first.get_by_role("link").click()
     see(page, ".crumbs", "1 of 1 episode")
     assert made.winner in page.url and "turn=6" in page.url
-    assert page.locator(".turn figcaption mark").all_inner_texts() == ["milk", "please"]
+    playwright.expect(page.locator(".turn figcaption mark")).to_have_text(["milk", "please"])
     page.goto(f"{server}#/episode/{made.winner}?q=milk")  # as the next of a search is opened
     see(page, ".stepper", "turn 6 of 7")
     playwright.expect(page.locator(".film mark")).to_have_count(1)
@@ -376,7 +376,7 @@ def test_episode_tells_verdict_timings_and_group(server, made, page):
     see(page, ".details tr.self", "+1.00")
     image = page.locator(".turn .shot img")
     assert image.get_attribute("alt") == "Screenshot 2 of 7 of task order-tea: double click left at (480, 380)"
-    assert image.evaluate("image => image.naturalWidth") == 640
+    playwright.expect(image).to_have_js_property("naturalWidth", 640)
 
 
 VIEWS = [
