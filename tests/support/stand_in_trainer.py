@@ -30,10 +30,14 @@ def main() -> None:
     latest = checkpoints / "latest_checkpointed_iteration.txt"
     first = int(latest.read_text()) + 1 if latest.exists() else 1
     print("\n".join(f"noise {number}" for number in range(100)))
+    if ending in ("hangs", "ignores"):  # from here on: a front that has shown a step may send the signal at once
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     worker = subprocess.Popen(["sleep", "600"], start_new_session=True) if ending in OUTLIVED else None
     print(f"processes {os.getpid()} {worker and worker.pid}", flush=True)
     print(f"platform {os.environ.get('VERL_PLATFORM')}, logger {options.get('trainer.logger')}")
     print(f"model {options.get('actor_rollout_ref.model.path')}")
+    if ending == "hangs":
+        print("RuntimeError: what failed\nthe trainer failed", flush=True)
     if ending == "refused":
         raise SystemExit("arpo_verl: 2 problems:\n- the recipe cannot run\n- nor this")
     keep_earlier_metrics(run_dir, resumes=latest.exists())
@@ -79,14 +83,8 @@ def end(ending: str, run_dir: Path) -> None:
     if ending == "is killed":
         print("the last words")
         os.kill(os.getpid(), signal.SIGKILL)
-    if ending == "hangs":
-        print("RuntimeError: what failed\nthe trainer failed", flush=True)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if ending in ("waits", "hangs"):
+    if ending in ("waits", "hangs", "ignores"):
         threading.Event().wait()
-    if ending == "ignores":
-        signal.signal(signal.SIGINT, lambda *_: print("not yet"))
-        threading.Event().wait(600)
 
 
 if __name__ == "__main__":
