@@ -185,5 +185,5 @@ FakeEnvironment.close = lambda self: print("closed")
 desktop = arpo_verl.make_desktop("fake", provider_options={"hang": {"reset": [1]}})
 threading.Thread(target=desktop.reset, args=(arpo_verl.Task("t", "i", {}),), daemon=True).start()
 """
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr

@@ -226,7 +226,7 @@ def test_a_trainer_and_its_workers_end_with_a_front_that_was_killed(tmp_path):
         started = [os.pidfd_open(int(pid)) for pid in re.search(r"^processes (\d+) (\d+)$", log, re.M).groups()]
         front.kill()
     for pidfd in started:
-        ended, _, _ = select.select([pidfd], [], [], 60)
+        ended, _, _ = select.select([pidfd], [], [], 600)
         os.close(pidfd)
         assert ended
 

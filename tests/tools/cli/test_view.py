@@ -34,7 +34,7 @@ def test_it_serves_where_it_says_until_interrupted(written):
     with started(str(written.path), "--port", "0") as (process, url):
         assert requests.get(url + "api/run").json()["num_episodes"] == 1
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=600)
     assert (process.returncode, stderr) == (0, "")
 
 

@@ -81,7 +81,7 @@ def counted(text, prompt_tokens, reply_tokens=20):
 
 
 def served(server, key=None, context=None, model=None, **options):
-    endpoint = Endpoint(server.url, key, **{"attempts": 3, "rest_s": 0, "timeout_s": 20, **options})
+    endpoint = Endpoint(server.url, key, **{"attempts": 3, "rest_s": 0, "timeout_s": 300, **options})
     return EndpointPolicy(endpoint, model or ServedModel("m"), GEOMETRY, context)
 
 
@@ -112,7 +112,7 @@ def bodies(asked):
 
 def ask(server, **options):
     """One reply of the server's, as it is."""
-    options = {"attempts": 2, "rest_s": 0, "timeout_s": 20, **options}
+    options = {"attempts": 2, "rest_s": 0, "timeout_s": 300, **options}
     return asyncio.run(Endpoint(server.url, KEY, **options).ask("chat/completions", {"model": "m"}))
 
 
@@ -310,7 +310,7 @@ def test_an_address_where_nothing_listens_is_told_in_one_sentence(host, why, clo
     monkeypatch.setenv("NO_PROXY", "*")
     url = f"http://{host}:{closed_port}/v1"
     with pytest.raises(EndpointError) as error:
-        asyncio.run(find_model(Endpoint(url, attempts=3, rest_s=0, timeout_s=20), None))
+        asyncio.run(find_model(Endpoint(url, attempts=3, rest_s=0, timeout_s=300), None))
     told = str(error.value)
     assert told.startswith(f"{url} gave no usable answer to models in 3 attempts: ") and why in told
     assert told.endswith("; check the address, and that the server runs and has loaded its model")
