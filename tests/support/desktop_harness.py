@@ -14,6 +14,9 @@ import psutil
 from arpo_verl.desktops.embedded.provider import EmbeddedProvider
 from arpo_verl.desktops.osworld.lean_imports import deferred_imports
 
+PATIENCE_S = 300.0
+"""Bounds a hang: a start took a minute on a machine with ten times the work that it could do."""
+
 
 class Desktop(NamedTuple):
     """A running desktop as the unmodified client sees it."""
@@ -51,7 +54,7 @@ def running(**options: Any) -> Iterator[Desktop]:
         provider.stop_emulator()
 
 
-def eventually(condition: Callable[[], Any], timeout_s: float = 300.0) -> Any:
+def eventually(condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> Any:
     """The condition's first true value."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
@@ -66,7 +69,7 @@ def await_window(desktop: Desktop, title: str) -> None:
     eventually(lambda: desktop.controller.execute_python_command(code)["returncode"] == 0)
 
 
-async def until(condition: Callable[[], Any], timeout_s: float = 300.0) -> None:
+async def until(condition: Callable[[], Any], timeout_s: float = PATIENCE_S) -> None:
     """The same in an event loop; `condition` may be a coroutine function."""
     deadline = time.monotonic() + timeout_s
     while not (await value if inspect.isawaitable(value := condition()) else value):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.desktop_harness import eventually, until
+from support.desktop_harness import PATIENCE_S, eventually, until
 
 from arpo_verl.agent.harness import command
 from arpo_verl.agent.harness.command import run_command
@@ -25,10 +25,6 @@ pytestmark = [
     pytest.mark.desktop,
     pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed"),
 ]
-
-
-PATIENCE_S = 300.0
-"""Bounds a hang: a start took a minute on a machine with ten times the work that it could do."""
 
 
 @pytest.fixture(params=["another user", "user namespace"])
@@ -215,7 +211,7 @@ def test_cancelled_it_ends_with_all_that_it_started(who, mark, tmp_path):
     async def cancel():
         source = f"import signal, subprocess; signal.signal(15, signal.SIG_IGN); subprocess.run(['sleep', '{mark}'])"
         playing = asyncio.ensure_future(played(source, log=log))
-        await until(lambda: is_alive(mark), PATIENCE_S)
+        await until(lambda: is_alive(mark))
         playing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await playing
@@ -275,9 +271,9 @@ def test_it_ends_with_the_process_that_runs_it(number, mark):
     )
     owner = subprocess.Popen([sys.executable, "-c", source])
     try:
-        eventually(lambda: is_alive(mark), PATIENCE_S)
+        eventually(lambda: is_alive(mark))
         owner.send_signal(number)
         owner.wait(PATIENCE_S)
-        eventually(lambda: not is_alive(mark), PATIENCE_S)
+        eventually(lambda: not is_alive(mark))
     finally:
         owner.kill()

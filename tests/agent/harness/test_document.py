@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from support import documents
+from support.desktop_harness import until
 from support.loop_harness import DONE, HIT, FakePool, ScriptedEngine, play, recipe
 
 from arpo_verl.agent.harness.loading import CommandProgram
@@ -63,9 +64,9 @@ def test_the_words_of_a_cancelled_command_are_kept_while_its_desktop_is_busy():
 
         program = CommandProgram(agent)(Task("a", "b", {}), client, SimpleNamespace(look=look))
         running = asyncio.ensure_future(program)
-        await asyncio.wait_for(looks.wait(), 60)
+        await until(looks.is_set)
         running.cancel()
-        await asyncio.wait({running}, timeout=3)
-        return client.log
+        await until(lambda: client.log)
+        assert client.log == b"I look.\n" and not running.done()
 
-    assert asyncio.run(run()) == b"I look.\n"
+    asyncio.run(run())

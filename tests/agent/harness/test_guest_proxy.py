@@ -62,17 +62,18 @@ def served(test, *, allow_shell=False, desktop=None):
         try:
             return await test(address, asked, serve)
         finally:
+            getattr(asked, "going", asyncio.Event()).set()  # a test that failed may have left a request waiting
             await end()
 
     return asyncio.run(run())
 
 
 async def post(address, path, body, **options):
-    return await asyncio.to_thread(requests.post, address + path, json=body, timeout=60, **options)
+    return await asyncio.to_thread(requests.post, address + path, json=body, **{"timeout": 300, **options})
 
 
 async def get(address, path):
-    return await asyncio.to_thread(requests.get, address + path, timeout=60)
+    return await asyncio.to_thread(requests.get, address + path, timeout=300)
 
 
 def test_an_action_goes_to_the_episodes_desktop_as_it_was_understood():
@@ -199,7 +200,9 @@ def test_what_is_no_http_is_refused_and_leaves_the_log_as_it_was(caplog):
 
     with caplog.at_level("DEBUG"):
         served(test)
-    assert "HTTP" not in caplog.text and not [record for record in caplog.records if record.levelname == "ERROR"]
+    # Whatever else may be logged just then, as of a task of an earlier test that Python finds now.
+    said = [record for record in caplog.records if record.name.startswith(("aiohttp", "arpo_verl"))]
+    assert not [each for each in said if "HTTP" in each.getMessage() or each.levelname == "ERROR"]
 
 
 def test_a_request_without_end_is_refused():
@@ -218,9 +221,11 @@ def test_an_episode_has_so_many_requests_at_once_gone_ones_too_and_others_have_t
         desktop.going.clear()
         first = asyncio.ensure_future(post(address, "/execute", {"command": CLICK}))
         await desktop.waits.wait()
-        with pytest.raises(requests.Timeout):  # it holds its body until its turn, although nobody waits for it
-            await asyncio.to_thread(requests.post, f"{address}/execute", json={"command": CLICK}, timeout=0.5)
-        assert (await post(address, "/execute", {"command": CLICK})).status_code == 429
+        timeouts_s, answers = iter((0.5, 0.5, 5, 50, 300)), []
+        while not answers:  # one that was seen holds its body until its turn, although nobody waits for it
+            with contextlib.suppress(requests.Timeout):
+                answers.append(await post(address, "/execute", {"command": CLICK}, timeout=next(timeouts_s)))
+        assert answers[0].status_code == 429 and next(timeouts_s) > 0.5, "the second was not refused"
         assert (await post(other, "/execute", {"command": CLICK})).status_code == 200
         desktop.going.set()
         assert (await first).status_code == 200

@@ -357,14 +357,14 @@ def test_a_malformed_reply_is_the_policys_and_any_other_error_drops_the_session(
         await reply_to(client, [ONE])
         await asyncio.Event().wait()
 
-    for program, replies, why in (
-        (broken, ["Hm."], r"raised KeyError\('missing'\)"),
-        (silent, [], "at least one reply"),
-        (hanging, ["Hm."], r"harness_timeout_s=0\.2"),
+    for program, replies, why, timeout_s in (
+        (broken, ["Hm."], r"raised KeyError\('missing'\)", 300),
+        (silent, [], "at least one reply", 300),
+        (hanging, ["Hm."], r"harness_timeout_s=0\.2", 0.2),
     ):
         pool = FakePool()
         with pytest.raises(HarnessError, match=why):
-            played(policy, tokenizer, program, replies, pool, {"harness_timeout_s": 0.2})
+            played(policy, tokenizer, program, replies, pool, {"harness_timeout_s": timeout_s})
         assert len(pool.desktops) == 1 and pool.leased == 0 and not pool.refused
 
 
