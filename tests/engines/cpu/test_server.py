@@ -33,6 +33,7 @@ def model_config(policy) -> Any:
 def server(rollout_config, model_config) -> Any:
     from arpo_verl.engines.cpu.server import TransformersServer
 
+    torch.manual_seed(0)  # with and without a cache, one in 60,000 random models writes two replies
     return TransformersServer(rollout_config, model_config, replica_rank=0)
 
 

@@ -73,22 +73,22 @@ def test_a_fork_is_the_process_that_was_asked_for(server, tmp_path):
     for status in (0, 7):
         client = start(path, tmp_path, str(status))
         said = f"['{tmp_path}/script.py', '{status}'] __main__ {tmp_path} ü None {process.pid}\n"
-        assert client.communicate(timeout=60)[0] == said
+        assert client.communicate(timeout=300)[0] == said
         assert client.returncode == status
     client = start(path, tmp_path, "die")
-    client.communicate(timeout=60)
+    client.communicate(timeout=300)
     assert client.returncode == 128 + signal.SIGKILL
 
 
 def test_a_fork_begins_and_ends_as_an_interpreter_does(server, tmp_path):
     _, path = server
     client = start(path, tmp_path, "path", {"PYTHONPATH": "/of/this/actor"})
-    assert client.communicate(timeout=60)[0].splitlines()[1] == f"['{tmp_path}', '/of/this/actor'] b"
+    assert client.communicate(timeout=300)[0].splitlines()[1] == f"['{tmp_path}', '/of/this/actor'] b"
     client = start(path, tmp_path, "thread", stderr=subprocess.PIPE)
-    out, err = client.communicate(timeout=60)
+    out, err = client.communicate(timeout=300)
     assert client.returncode == 1 and out.endswith("a thread ended\n") and err == "the main one ended\n"
     client = start(path, tmp_path, "close", stderr=subprocess.PIPE)
-    assert client.communicate(timeout=60)[1] == "" and client.returncode == 7
+    assert client.communicate(timeout=300)[1] == "" and client.returncode == 7
 
 
 def test_what_imports_set_in_the_environment_is_told(tmp_path):
@@ -96,7 +96,7 @@ def test_what_imports_set_in_the_environment_is_told(tmp_path):
     code = "from arpo_verl.engines.cpu import worker_server\nworker_server.PRELOAD = ('sets',)\n"
     code += "assert worker_server.preload()['SET_BY_IMPORT'] == '1'"
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environ)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300, env=environ)
 
 
 def test_forks_of_who_imported_a_class_of_actors_draw_ids_of_their_own(tmp_path):
@@ -114,7 +114,7 @@ for _ in range(2):
     os.wait()
 """
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environ, stdout=subprocess.PIPE)
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=300, env=environ, stdout=subprocess.PIPE)
     assert len({*done.stdout.split()}) == 2
 
 
@@ -130,13 +130,13 @@ def test_who_kills_the_one_kills_the_other_and_nobody_else(server, tmp_path):
     os.killpg(clients[1].pid, signal.SIGTERM)  # as Ray ends a worker
     eventually(lambda: not psutil.Process(process.pid).children())
     for client in clients:
-        client.communicate(timeout=60)
+        client.communicate(timeout=300)
     assert process.poll() is None
 
 
 def test_a_server_ends_with_its_owner_and_its_forks_with_it(tmp_path):
     path = str(tmp_path / "socket")
-    owner = subprocess.Popen(["sleep", "60"])
+    owner = subprocess.Popen(["sleep", "600"])
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(path)
         listener.listen()
@@ -146,9 +146,9 @@ def test_a_server_ends_with_its_owner_and_its_forks_with_it(tmp_path):
     client.stdout.readline()
     (fork,) = psutil.Process(process.pid).children()
     owner.kill()  # not collected yet
-    assert process.wait(60) == 0
-    assert not await_end([fork], 60)
-    client.communicate(timeout=60)
+    assert process.wait(300) == 0
+    assert not await_end([fork], 300)
+    client.communicate(timeout=300)
     owner.wait()
 
 
@@ -163,25 +163,25 @@ def test_what_is_no_order_is_not_obeyed(server, tmp_path):
         socket.send_fds(client, [(2).to_bytes(8, "big")], [0, 1, 2])
         client.sendall(b"no")
     client = start(path, tmp_path, "0")
-    client.communicate(timeout=60)
+    client.communicate(timeout=300)
     assert client.returncode == 0 and process.poll() is None
 
 
 def test_without_a_server_a_worker_starts_by_itself(tmp_path):
     client = start("/nonexistent/socket", tmp_path, "3", stderr=subprocess.PIPE)
-    out, err = client.communicate(timeout=60)
+    out, err = client.communicate(timeout=300)
     assert client.returncode == 3 and out.startswith(f"['{tmp_path}/script.py', '3'] __main__")
     assert "imports all by itself" in err
     raylet = subprocess.Popen(["true"])
     raylet.wait()
     client = start("/nonexistent/socket", tmp_path, "3", {"RAY_RAYLET_PID": str(raylet.pid)})
-    assert client.communicate(timeout=60)[0] == "" and client.returncode == 1
+    assert client.communicate(timeout=300)[0] == "" and client.returncode == 1
 
 
 def test_who_has_threads_does_not_fork():
     code = "import threading\nfrom arpo_verl.engines.cpu.worker_server import require_one_thread as check\ncheck()\n"
     code += "threading.Thread(target=threading.Event().wait, daemon=True).start()\ncheck()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 1 and "started 1 threads" in done.stderr
 
 

@@ -67,7 +67,7 @@ def test_a_process_ends_with_the_one_that_started_it():
         assert not select.select([child], [], [], 0)[0]
         parent.kill()
         parent.wait()
-        assert select.select([child], [], [], 60)[0]
+        assert select.select([child], [], [], 300)[0]
     finally:
         parent.kill()
         os.close(child)
