@@ -98,7 +98,7 @@ def test_steps_are_printed_while_the_trainer_works_and_the_last_at_its_end(tmp_p
     monkeypatch.setattr(run_callback, "print", lambda line, **_: printed.put(line), raising=False)
     steps = run_callback.PrintedSteps(StepLines(tmp_path, total=2))
     log_step(tmp_path, 1)
-    assert printed.get(timeout=60) == "step 1 of 2  5 s  5 s left"
+    assert printed.get(timeout=300) == "step 1 of 2  5 s  5 s left"
     log_step(tmp_path, 2)
     steps.close()
     assert printed.get_nowait() == "step 2 of 2  5 s"
@@ -201,7 +201,7 @@ threading.Thread(target=threading.Event().wait).start()  # what waits for ever a
 
 
 def test_a_trainer_that_failed_says_so_and_ends_even_if_its_clean_up_hangs():
-    done = subprocess.run([sys.executable, "-c", FAILS], stdout=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", FAILS], stdout=subprocess.PIPE, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (-signal.SIGALRM, f"{FAILED}\n")
 
 

@@ -1,9 +1,8 @@
 """A checkpoint that was asked for by a file comes with the end of the step, and the rhythm is then as before."""
 
-import time
-
 import pytest
 from omegaconf import OmegaConf
+from support.desktop_harness import eventually
 
 pytest.importorskip("verl")
 
@@ -17,13 +16,6 @@ def config(tmp_path, request):
     return OmegaConf.create({"trainer": {"default_local_dir": str(tmp_path), "save_freq": request.param}})
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "not within a minute"
-        time.sleep(0.01)
-
-
 def test_the_file_has_the_step_saved_and_goes_with_the_checkpoint(config, tmp_path):
     before, file = config.trainer.save_freq, tmp_path / REQUEST_FILE
     file.touch()  # an earlier start's, which was killed
@@ -31,7 +23,7 @@ def test_the_file_has_the_step_saved_and_goes_with_the_checkpoint(config, tmp_pa
     assert not file.exists() and config.trainer.save_freq == before
     for _ in range(2):
         file.touch()
-        wait_until(lambda: config.trainer.save_freq == 1)
+        eventually(lambda: config.trainer.save_freq == 1)
         request.saved()
         assert not file.exists() and config.trainer.save_freq == before
     request.saved()  # by its own rhythm
@@ -47,5 +39,5 @@ def test_the_recipes_callback_listens(config, tmp_path, monkeypatch):
     config.trainer.checkpoint_callback_class = "arpo_verl.plugin.checkpoints.ReplayCheckpointCallback"
     callback = build_checkpoint_callback(config)
     (tmp_path / REQUEST_FILE).touch()
-    wait_until(lambda: config.trainer.save_freq == 1)
+    eventually(lambda: config.trainer.save_freq == 1)
     callback._request.close()
