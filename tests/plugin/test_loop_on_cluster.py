@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections import Counter
 from importlib import metadata
@@ -20,6 +19,7 @@ import pytest
 import ray
 from omegaconf import OmegaConf
 from ray.cluster_utils import Cluster
+from support.desktop_harness import PATIENCE_S, eventually
 from support.local_ray import in_a_few_attempts
 from support.loop_harness import DONE, HIT, ROW, ScriptedEngine, make_loop, recipe
 
@@ -32,8 +32,6 @@ from arpo_verl.plugin.settings import connect_pool
 from arpo_verl.tasks.expert import expert_replies
 from arpo_verl.tasks.loader import load_tasks
 from arpo_verl.types import Task
-
-PATIENCE_S = 180.0
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +84,6 @@ def environment(**options):
     return {"provider": "fake", "host_resource": "docker:", "retry_backoff_s": 0.5, "max_attempts": 5, **options}
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "not within the limit"
-        time.sleep(0.1)
-
-
 def free_units(*names):
     free = ray.available_resources()
     return [free.get(name, 0) for name in names]
@@ -115,7 +106,7 @@ def test_desktops_are_spread_over_the_nodes_that_offer_them_in_proportion(nodes)
     pool = DesktopPool.connect(EnvironmentConfig(num_desktops=3, **environment()), name=uuid.uuid4().hex)
     assert asyncio.run(hold_all(pool, 3)) == {"docker:east": 2, "docker:west": 1}
     assert pool.status()["nodes"] == 2
-    wait_until(lambda: free_units("docker:east", "docker:west") == [2, 1])  # one a desktop; nodes report now and then
+    eventually(lambda: free_units("docker:east", "docker:west") == [2, 1])  # one a desktop; nodes report now and then
     pool.close()
 
 
@@ -134,7 +125,7 @@ def test_episodes_of_a_node_that_dies_are_played_elsewhere_and_a_node_that_joins
     options = environment(num_desktops=6, desktops_per_worker=2)
     config = OmegaConf.merge(recipe({"trajectory_dir": str(tmp_path)}), {"environment": options})
     pool = connect_pool(config)
-    wait_until(lambda: pool.status()["desktops_idle"] == 6)
+    eventually(lambda: pool.status()["desktops_idle"] == 6)
     in_the_middle = asyncio.Barrier(7)
 
     class Pausing(ScriptedEngine):
@@ -163,14 +154,14 @@ def test_episodes_of_a_node_that_dies_are_played_elsewhere_and_a_node_that_joins
     episodes = [json.loads(path.read_text()) for path in tmp_path.glob("*/*/episode.json")]
     assert len(episodes) == 6
     assert all(episode["desktop"].endswith("on docker:east") for episode in episodes), "no score from the dead node"
-    wait_until(lambda: pool.status()["desktops_busy"] == 0)  # a lease's end is not waited for
-    wait_until(lambda: pool.status()["nodes"] == 1)  # Ray tells each process of a death by itself
+    eventually(lambda: pool.status()["desktops_busy"] == 0)  # a lease's end is not waited for
+    eventually(lambda: pool.status()["nodes"] == 1)  # Ray tells each process of a death by itself
     metrics = pool.metrics()
     assert metrics["environment/faults/host"] == 2
     assert metrics["environment/nodes"] == 1
-    wait_until(lambda: (pool.status()["desktops_unplaced"], pool.status()["desktops_idle"]) == (2, 4))
+    eventually(lambda: (pool.status()["desktops_unplaced"], pool.status()["desktops_idle"]) == (2, 4))
     nodes.add("north", 2)
-    wait_until(lambda: pool.status()["desktops_idle"] == 6)
+    eventually(lambda: pool.status()["desktops_idle"] == 6)
     assert asyncio.run(hold_all(pool, 6)) == {"docker:east": 4, "docker:north": 2}
     pool.close()
 
@@ -180,7 +171,7 @@ def test_episodes_of_a_node_that_dies_are_played_elsewhere_and_a_node_that_joins
 def test_real_desktops_of_a_node_that_dies_end_with_it_and_others_go_on(nodes):
     options = {**environment(), "provider": "embedded", "desktops_per_worker": 2}
     pool = DesktopPool.connect(EnvironmentConfig(num_desktops=3, **options), name=uuid.uuid4().hex)
-    wait_until(lambda: pool.status()["desktops_idle"] == 3)
+    eventually(lambda: pool.status()["desktops_idle"] == 3)
     (task,) = [task for task in load_tasks("embedded") if task.task_id == "dialog-confirm-yes"]
     held, dead = asyncio.Barrier(4), asyncio.Event()
 
@@ -203,7 +194,7 @@ def test_real_desktops_of_a_node_that_dies_end_with_it_and_others_go_on(nodes):
     outcomes = asyncio.run(run())
     assert sum(isinstance(outcome, HostLostError) for outcome in outcomes) == 1
     assert outcomes.count(1.0) == 2, "an evaluator's verdict on each desktop that lived"
-    wait_until(lambda: pool.status()["desktops_busy"] == 0)
+    eventually(lambda: pool.status()["desktops_busy"] == 0)
     assert pool.metrics()["environment/faults/host"] == 1
     pool.close()
 
@@ -226,7 +217,7 @@ def another_node(nodes, resource, before=(), **variables):
         node = subprocess.Popen(
             [*before, *ray_command, *options], stdout=subprocess.DEVNULL, start_new_session=True, env=environment
         )
-        wait_until(lambda: node.poll() is not None or has_joined())
+        eventually(lambda: node.poll() is not None or has_joined())
         assert node.poll() is None, "Ray did not start within the time that it gives itself"
         return node
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import ray
+from support.desktop_harness import eventually
 from support.scripted_workers import FAIL, Play
 
 from arpo_verl.engines.cpu.warm_workers import py_executable
@@ -16,8 +17,6 @@ from arpo_verl.errors import GenerationError
 from arpo_verl.plugin import prompts, settings
 from arpo_verl.plugin.prompts import FRUITLESS_BATCHES, EndedPrompt, FruitlessPrompts, LostSessions
 from arpo_verl.plugin.run_watch import GO_ON, Lasting, in_words
-
-PATIENCE_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +47,6 @@ def status(tq, uid):
     return tq.kv_list("train")["train"].get(uid, {}).get("status")
 
 
-def wait_for(condition):
-    deadline = time.monotonic() + PATIENCE_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
-
-
 def sessions(*uids):
     return [f"{uid}_{session}" for uid in uids for session in range(2)]
 
@@ -67,7 +58,7 @@ def test_prompts_go_to_the_workers_that_have_fewest(play, empty_queue):
     pids = {uid: run.begun(f"{uid}_0")[0] for uid in uids}
     assert len(set(pids.values())) == 3
     run.tell(sessions(uids[1]))
-    wait_for(lambda: run.manager.prompts.check() == "" and len(run.manager.prompts._playing) == 2)
+    eventually(lambda: run.manager.prompts.check() == "" and len(run.manager.prompts._playing) == 2)
     (late,) = run.draw(1)
     assert run.begun(f"{late}_0") == [pids[uids[1]]]
     many = Counter(run.begun(f"{uid}_0")[0] for uid in run.draw(5))
@@ -80,7 +71,7 @@ def test_an_error_of_a_workers_own_ends_the_run(play, monkeypatch):
     run = play(num_workers=1)
     run.columns.remove("index")  # which veRL's worker needs
     run.draw(1)
-    sentence = wait_for(run.manager.prompts.check)
+    sentence = eventually(run.manager.prompts.check)
     assert time.monotonic() >= run.manager.prompts._counts_from > 0
     assert "failed to play a prompt" in sentence and "KeyError" in sentence and GO_ON in sentence
     assert run.manager.prompts.check() == sentence
@@ -91,7 +82,7 @@ def test_a_run_whose_prompts_all_fail_ends_and_says_why(play):
     uids = run.draw(2 * FRUITLESS_BATCHES)
     run.tell([f"{uid}_0" for uid in uids], FAIL)
     run.tell([f"{uid}_1" for uid in uids])  # these end well: no group is whole all the same
-    assert "6 times ValueError: told to fail" in wait_for(run.manager.prompts.check)
+    assert "6 times ValueError: told to fail" in eventually(run.manager.prompts.check)
 
 
 def test_a_lost_session_is_counted_once_whatever_its_error(play, empty_queue):
@@ -102,7 +93,7 @@ def test_a_lost_session_is_counted_once_whatever_its_error(play, empty_queue):
     (uid,) = run.draw(1)
     run.tell([f"{uid}_0"], FAIL)
     run.tell([f"{uid}_1"])
-    wait_for(lambda: status(empty_queue, uid) == "failure")
+    eventually(lambda: status(empty_queue, uid) == "failure")
     assert pool.metrics()["environment/dropped_sessions"] == 1
     pool.close()
 

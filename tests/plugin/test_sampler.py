@@ -5,11 +5,11 @@ import itertools
 import json
 import math
 import pickle
-import time
 from types import SimpleNamespace
 
 import pytest
 import torch
+from support.desktop_harness import eventually
 from support.pictures import screenshot
 from support.queue_rows import TRAJECTORY_FIELDS, advantages_of, equal, read, replayed_keys
 from support.replay_trajectories import stored
@@ -837,10 +837,7 @@ def test_the_jobs_desktops_boot_with_the_sampler_and_are_read_with_the_step(empt
     replaying = sampler(*environment)
     pool = DesktopPool.connect(EnvironmentConfig(provider="fake", num_desktops=1))
     try:
-        deadline = time.monotonic() + 120
-        while not pool.status()["desktops_idle"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        eventually(lambda: pool.status()["desktops_idle"])
         rollouts.put("p1", [rollouts.output("a", 0.0, seed=1, turns=1)])
         _, metrics = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
         assert metrics["environment/boots"] == 1.0 and metrics["environment/leases"] == 0.0
