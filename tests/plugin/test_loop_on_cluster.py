@@ -33,21 +33,31 @@ from arpo_verl.tasks.expert import expert_replies
 from arpo_verl.tasks.loader import load_tasks
 from arpo_verl.types import Task
 
+DESKTOPS = {"east": 4, "west": 2}
+
 
 @pytest.fixture(scope="module")
-def nodes(no_ray):
-    """By name, the nodes beside the head. Tests take them down and add others: their order counts."""
+def cluster_nodes(no_ray):
     cluster = Cluster()
-    running = Nodes(cluster)
     try:
         in_a_few_attempts(lambda: cluster.add_node(num_cpus=2, include_dashboard=False))
-        running.add("east", 4)
-        running.add("west", 2)
         ray.init(address=cluster.address, log_to_driver=False)
-        yield running
+        yield Nodes(cluster)
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+@pytest.fixture
+def nodes(cluster_nodes):
+    """By name, the nodes beside the head, all of them free; tests before this one took some down and added others."""
+    for name in cluster_nodes.by_name.keys() - DESKTOPS.keys():
+        cluster_nodes.kill(name)
+    for name in DESKTOPS.keys() - cluster_nodes.by_name.keys():
+        cluster_nodes.add(name, DESKTOPS[name])
+    eventually(lambda: free_units("docker:east", "docker:west") == list(DESKTOPS.values()))
+    eventually(lambda: sum(node["Alive"] for node in ray.nodes()) == 1 + len(DESKTOPS))
+    return cluster_nodes
 
 
 class Nodes:
@@ -185,8 +195,8 @@ def test_real_desktops_of_a_node_that_dies_end_with_it_and_others_go_on(nodes):
     async def run():
         playing = [asyncio.create_task(episode()) for _ in range(3)]
         await asyncio.wait_for(held.wait(), PATIENCE_S)
-        assert nodes.runs("north", "bwrap")
-        await asyncio.to_thread(nodes.kill, "north")
+        assert nodes.runs("west", "bwrap")
+        await asyncio.to_thread(nodes.kill, "west")
         dead.set()
         outcomes = await asyncio.wait_for(asyncio.gather(*playing, return_exceptions=True), PATIENCE_S)
         return outcomes
