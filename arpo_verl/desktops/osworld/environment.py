@@ -226,12 +226,13 @@ class OSWorldEnvironment(DesktopEnvironment):
     def _boot(self) -> None:
         """Start a clean guest, and check that it answers and has the recipe's screen."""
         self._clean = False
-        if self._client is None:
-            self._client = self._make_client()
-        else:
-            self._client.is_environment_used = True
-        client = self._client
-        if client.is_environment_used:  # by us, or because the provider starts from the machine's last state
+        provider = PROVIDERS.get(self._config.provider)
+        # For the client a cloud's machine starts clean, but one that the recipe names is as its last episode left it.
+        is_named = self._config.path_to_vm is not None and provider is not None and not provider.shares_vm
+        is_used = self._client is not None or is_named
+        client = self._client = self._client or self._make_client()
+        if is_used or client.is_environment_used:
+            client.is_environment_used = True
             client.reset()
         if self._closed.is_set():
             client.close()
