@@ -121,7 +121,7 @@ def _of_getters(getters: list[Mapping[str, Any] | None]) -> Iterator[Download]:
 
 
 class DownloadStore:
-    """A folder of finished downloads, `<task_id>/<name>`, which desktops, processes and runs share.
+    """A folder of finished downloads, `<task_id>/<hash of the URL>_<name>`, which desktops, processes and runs share.
 
     If desktops have no internet, you can also put the files there by hand.
 
@@ -134,8 +134,9 @@ class DownloadStore:
         self.folder = folder
 
     def path(self, task_id: str, download: Download) -> Path:
-        """Return the file's place in the store, whether it is there or not."""
-        return self.folder / task_id / download.name
+        """Return the file's place in the store, whether it is there or not. A task's new URL gets a new place."""
+        address = uuid.uuid5(uuid.NAMESPACE_URL, download.url)
+        return self.folder / task_id / f"{address}_{download.name.removeprefix(f'{address}_')}"
 
     def copy(self, task_id: str, download: Download, target: Path) -> None:
         """Copy the file to `target`, after fetching it if it is not here.

@@ -108,7 +108,7 @@ def test_processes_that_set_up_the_same_task_at_once_fetch_each_file_once(server
     workers = [start_worker(store, task) for _ in range(PROCESSES)]
     folders = [worker.stdout.readline().strip() for worker in workers]
     server.await_requests(1)
-    assert not any(path.name == "gold.txt" or path.name.endswith("_a b") for path in store.rglob("*")), "not whole yet"
+    assert not any(path.name.endswith(("gold.txt", "_a b")) for path in store.rglob("*")), "not whole yet"
     server.go.set()
     assert [worker.stdout.readline() for worker in workers] == ["ready\n"] * PROCESSES
     assert server.requests == {"/in": 1, "/gold": 1}
@@ -166,6 +166,9 @@ def test_an_episode_sees_the_downloads_and_nothing_of_the_one_before(server, tmp
     files.begin(task)
     assert sorted(path.name for path in gold.parent.iterdir()) == sorted(d.name for d in downloads_of(task.spec))
     assert gold.read_bytes() == BODY and server.requests == {"/in": 1, "/gold": 1}
+    task.spec["evaluator"]["expected"] = {"type": "cloud_file", "path": f"{server.url}/other", "dest": "gold.txt"}
+    files.begin(task)
+    assert server.requests["/other"] == 1, "the task now names another file, under the same name"
     files.remove()
     assert not files.folder.exists()
 
