@@ -324,6 +324,7 @@ class OSWorldEnvironment(DesktopEnvironment):
         client = self._client
         if client is None or why_gone(client.provider):
             return False
+        log.clear()  # a desktop that waits for hours is asked so often that all answers together are too large
         return client.controller.get_screenshot() is not None
 
     def _check_machine(self, client: Client) -> None:

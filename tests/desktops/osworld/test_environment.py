@@ -171,8 +171,10 @@ def test_steps_before_a_verdict_answer_for_nothing_that_was_lost_before_them(mak
 
 def test_a_desktop_that_is_waited_for_long_is_not_one_that_sends_too_much(make, guest, monkeypatch):
     environment = make()
-    environment.reset(task())
+    environment.prepare()
     monkeypatch.setattr(guest_http, "MAX_ANSWERS", 3 * len(png()))
+    assert all(environment.is_ready() for _ in range(8))
+    environment.reset(task())
     for _ in range(8):
         assert environment.step(Wait()).screenshot == png()
 
