@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import os
 import signal
 import subprocess
 import threading
@@ -58,6 +59,8 @@ def adapt_provider(provider: Any, config: EnvironmentConfig, desktop_id: str) ->
     provider.client.close()
     provider.client = docker_containers.DesktopDocker.of_desktop(desktop_id, config.provider_options)
     docker_containers.pull_if_missing(provider.client, config.provider_options.get("image", docker_containers.IMAGE))
+    # Nobody can open another user's lock in /tmp. If two users take one port at once, the engine refuses the second.
+    provider.lock_file = provider.lock_file.with_name(f"{provider.lock_file.stem}-{os.geteuid()}.lck")
     # A host's desktops take turns under one lock, and a boot without KVM takes longer than the client's own time-out.
     module.LOCK_TIMEOUT = config.boot_timeout_s
     module.WAIT_TIME = 0  # its pause after removing a container: not needed, the next start looks at the ports again

@@ -1,5 +1,6 @@
 """OSWorld's Docker provider as it is, through the Docker SDK as it is, over an engine that starts embedded desktops."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -93,6 +94,7 @@ def test_an_episode_runs_from_containers_run_to_evaluate(make, engine, tmp_path)
 def test_another_network_is_the_users_own_choice(make, engine):
     environment = make(provider_options={"network": "mine"})
     environment.prepare()
+    assert str(os.geteuid()) in environment._client.provider.lock_file.name, "another user's cannot be opened"
     environment.close()
     assert engine.networks == engine.commands == []
 
