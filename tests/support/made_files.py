@@ -88,8 +88,8 @@ def equation(document: Any) -> None:
     document.add_paragraph().add_run()._element.append(OxmlElement("w:object"))
 
 
-def tab_stop(document: Any) -> None:
-    document.add_paragraph("left\tright").paragraph_format.tab_stops.add_tab_stop(2_000_000)
+def tab_stop(document: Any, at: int = 2_000_000) -> None:
+    document.add_paragraph("left\tright").paragraph_format.tab_stops.add_tab_stop(at)
 
 
 def highlighted(text: str) -> Callable[[Any], None]:

@@ -22,11 +22,9 @@ from typing import Any
 
 from arpo_verl.errors import EvaluatorError
 
-_BASIC_OS = "desktop_env.evaluators.metrics.basic_os"
-_CHROME = "desktop_env.evaluators.metrics.chrome"
-_UTILS = "desktop_env.evaluators.metrics.utils"
-_VLC = "desktop_env.evaluators.metrics.vlc"
-_VSCODE = "desktop_env.evaluators.metrics.vscode"
+_METRICS = "desktop_env.evaluators.metrics"
+_BASIC_OS, _CHROME, _DOCS = f"{_METRICS}.basic_os", f"{_METRICS}.chrome", f"{_METRICS}.docs"
+_UTILS, _VLC, _VSCODE = f"{_METRICS}.utils", f"{_METRICS}.vlc", f"{_METRICS}.vscode"
 
 MAX_LITERAL_CHARACTERS = 1 << 16
 MAX_UNPACKED_BYTES = 1 << 30
@@ -144,9 +142,9 @@ def _close_in_metrics() -> None:
     basic_os, chrome, utils = sys.modules[_BASIC_OS], sys.modules[_CHROME], sys.modules[_UTILS]
     vlc, vscode = sys.modules[_VLC], sys.modules[_VSCODE]
     vars(basic_os)["eval"] = literal
-    # The similarity of two opposite pictures is negative.
-    compare = _from_zero(vlc.compare_images)
-    vars(vlc)["compare_images"] = vars(sys.modules["desktop_env.evaluators.metrics"])["compare_images"] = compare
+    # The similarity of two opposite pictures is negative, and so is that of tab stops that are far apart.
+    for module, name in ((vlc, "compare_images"), (sys.modules[_DOCS], "check_tabstops")):
+        vars(module)[name] = vars(sys.modules[_METRICS])[name] = _from_zero(getattr(module, name))
     vars(vscode)["importlib"] = _NoImports()
     vars(chrome)["shutil"] = Instead(shutil, unpack_archive=_unpack_archive)
     vars(vlc)["cv2"] = Instead(vlc.cv2, VideoCapture=functools.partial(_open_film, vlc.cv2))

@@ -8,6 +8,7 @@ the sandbox, and wants out. None reaches the host, another desktop or another ve
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import io
 import json
@@ -248,6 +249,8 @@ SHADES = make_file.picture(5)
 INVERTED = make_file.encoded(ImageOps.invert(Image.open(io.BytesIO(SHADES))))
 
 
+TABS = evaluated_by("check_tabstops", file_at("/mine.docx"), file_at("/gold.docx"))
+TAB_STOP = make_file.docx(make_file.tab_stop)
 FILMS = evaluated_by("compare_videos", file_at("/mine.mp4"), file_at("/gold.avi"))
 IMAGES = evaluated_by("compare_images", file_at("/mine.png"), file_at("/gold.png"))
 BEHIND = {"type": "background_image_in_slide", "ppt_file_path": "/a.pptx", "slide_index": 0, "dest": "mine.png"}
@@ -267,6 +270,7 @@ RIGHT = {
     "zip": (ZIPS, "/mine.zip", packed({"a": b""}), {"/gold.zip": packed({"a": b""})}, False),
     "film": (FILMS, "/mine.mp4", FILM, {"/gold.avi": FILM}, False),
     "slide": (IN_SLIDE, "/a.pptx", slides("../media/m", **{"ppt/media/m": SHADES}), {"/gold.png": SHADES}, False),
+    "tabs": (TABS, "/mine.docx", TAB_STOP, {"/gold.docx": TAB_STOP}, False),
     "shades": (IMAGES, "/mine.png", SHADES, {"/gold.png": SHADES}, False),
     "image": (IMAGES, "/mine.png", png(9, 9), {"/gold.png": png(9, 9)}, True),
     "document": (DOCUMENT, "/x.xcu", LOCALE % b"zh-CN", {"/key.txt": b"zh-CN"}, True),
@@ -293,6 +297,7 @@ LEFT = {
     "film empty": b"",
     "film torn": b"RIFF\x10\x00\x00\x00AVI nothing",
     "slide in the place of the expected picture": slides("../../gold.png", **{"gold.png": INVERTED}),
+    "tabs far away": make_file.docx(functools.partial(make_file.tab_stop, at=20_000_000)),
     "shades inverted": INVERTED,
     "image bomb": lambda: png(20_000, 20_000),
     "image postscript": POSTSCRIPT,
