@@ -71,11 +71,11 @@ def _upper(name: str) -> str:
 
 
 def _task(bundle: Path, websites: Path, names: Mapping[str, str]) -> dict[str, Any]:
-    content = parse_json(_read(bundle, "task.json"))
+    apps = _Apps(names)
+    content = parse_json(apps.localized(_read(bundle, "task.json").decode()))
     evaluator = content["evaluator"]
     if evaluator.get("type") != "python":
         raise ValueError(f"its evaluator must be of type python, got {evaluator.get('type')!r}")
-    apps = _Apps(names)
     program = apps.localized(_read(bundle, evaluator["url"]).decode())
     steps: list[dict[str, Any]] = []
     written: list[str] = []

@@ -55,7 +55,8 @@ def test_every_form_of_an_applications_address_leads_to_its_port(tmp_path, monke
     reward = (
         "__CUA_GYM_NOTES_APP_HOST__ https://cua-gym-notes-app.xlang.ai/go __CUA_GYM_JIRA_URL__ cua-gym-jira.xlang.ai"
     )
-    write_bundle(tmp_path, setup="pass", reward=reward)
+    shown = {"type": "launch", "parameters": {"command": "google-chrome __CUA_GYM_NOTES_APP_URL__"}}
+    change(write_bundle(tmp_path, setup="pass", reward=reward), config=[shown])
     (tmp_path / "websites").rename(tmp_path / "elsewhere")
     hub = tmp_path / "hub"
     (hub / "websites/JIRA_mock/dist").mkdir(parents=True)
@@ -63,6 +64,7 @@ def test_every_form_of_an_applications_address_leads_to_its_port(tmp_path, monke
     (task,) = load_tasks(f"cua_gym:{tmp_path}")
     program = task.spec["evaluator"]["result"]["program"]
     assert program == "localhost:8100 http://localhost:8100/go http://localhost:8101 localhost:8101"
+    assert steps(task, "launch") == [{"command": "google-chrome http://localhost:8100"}]
     (apps,) = [one["apps"] for one in steps(task, "web_apps")]
     assert apps["JIRA_mock"] == {"folder": str(hub / "websites/JIRA_mock/dist"), "port": 8101}
     reasons = explain_task(task, EMBEDDED)
