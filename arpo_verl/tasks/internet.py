@@ -49,13 +49,9 @@ def internet_reasons(spec: Mapping[str, Any]) -> list[str]:
 
 def apt_packages(spec: Mapping[str, Any]) -> list[str]:
     """Return the packages that a task's set-up installs by apt."""
-    found = {}
-    for words in commands_of(spec):
-        if words[0] in _APT and "install" in words:
-            found.update(
-                dict.fromkeys(word for word in words[words.index("install") + 1 :] if word[:1] not in ("", "-"))
-            )
-    return list(found)
+    lines = [words for words in commands_of(spec) if words[0] in _APT and "install" in words]
+    packages = [word for words in lines for word in words[words.index("install") + 1 :]]
+    return list(dict.fromkeys(word for word in packages if word[:1] not in ("", "-")))
 
 
 def _of_steps(spec: Mapping[str, Any]) -> Iterator[str]:
@@ -94,9 +90,8 @@ def _of_words(spec: Mapping[str, Any]) -> Iterator[str]:
         yield "it asks for a proxy to the web (`proxy: true`)"
     instruction = str(spec.get("instruction", ""))
     sites = [*_hosts([instruction]), *(site.lower() for site in _SITE.findall(_URL.sub(" ", instruction)))]
-    brought = json.dumps(
-        steps_of(spec)
-    )  # a site that the set-up writes to a file is the task's content; the task need not go there
+    # A site that the set-up writes to a file is the task's content; the task need not go there.
+    brought = json.dumps(steps_of(spec))
     yield from (f"its instruction names the website {site}" for site in sites if site not in brought)
 
 

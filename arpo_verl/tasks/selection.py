@@ -52,9 +52,8 @@ def load_selected_tasks(path: TaskPath | Iterable[TaskPath], selection: TaskSele
     tasks = load_tasks(path, skip_missing=selection.skip_missing, skip_unusable=selection.skip_unusable)
     if selection.ids is None:
         return tasks
-    unknown = [i for i in selection.ids if i not in {task.task_id for task in tasks}]
-    if unknown:
-        hint = did_you_mean(unknown[0], [task.task_id for task in tasks])
+    known, wanted = {task.task_id for task in tasks}, set(selection.ids)
+    if unknown := [i for i in selection.ids if i not in known]:
+        hint = did_you_mean(unknown[0], sorted(known))
         raise TaskError(f"data.tasks.ids names {', '.join(unknown)}, which {path} lacks{hint}")
-    wanted = set(selection.ids)
     return [task for task in tasks if task.task_id in wanted]

@@ -68,12 +68,6 @@ def no_settings(monkeypatch, tmp_path):
             monkeypatch.delenv(name, raising=False)
 
 
-def proxies(tmp_path, monkeypatch):
-    path = tmp_path / "proxies.json"
-    path.write_text(json.dumps([{"host": "proxy", "port": 1}]))
-    monkeypatch.setenv("PROXY_CONFIG_FILE", str(path))
-
-
 def config(provider, tmp_path, **options):
     options = {"screen_size": SCREEN, "cache_dir": str(tmp_path / "cache"), "password": "secret"} | options
     return EnvironmentConfig(provider=provider, num_desktops=1, **options)
@@ -114,7 +108,8 @@ def use_sdk(modules, provider, variables, monkeypatch):
 @pytest.mark.release
 @pytest.mark.desktop
 def test_vmware_gets_its_file_its_snapshot_and_no_window(small_host, in_desktop_thread, tmp_path, monkeypatch):
-    proxies(tmp_path, monkeypatch)
+    (tmp_path / "proxies.json").write_text(json.dumps([{"host": "proxy", "port": 1}]))
+    monkeypatch.setenv("PROXY_CONFIG_FILE", "proxies.json")
     # The client rests 3 s after each call of the tool.
     monkeypatch.setattr("desktop_env.providers.vmware.provider.WAIT_TIME", 0.2)
     vmx = tmp_path / "Ubuntu3" / "Ubuntu3.vmx"

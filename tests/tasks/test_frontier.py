@@ -8,6 +8,9 @@ import pytest
 from arpo_verl.tasks.frontier import Frontier, FrontierConfig, informative_probability
 
 TASKS = [f"task-{number}" for number in range(10)]
+HALF = dict(zip(TASKS, [0.0] * 5 + [0.5] * 5, strict=True))
+MOSTLY_SURE = dict(zip(TASKS, [0.0] * 4 + [1.0] * 4 + [0.4, 0.6], strict=True))
+"""Success rates."""
 
 
 def frontier(seed=1, tasks=TASKS, **options):
@@ -43,14 +46,12 @@ def test_the_probability_of_an_informative_group_is_the_beta_binomials():
 def test_draws_follow_from_the_seed_and_what_was_recorded_and_each_task_comes_once_at_first():
     sampling = frontier()
     assert sorted(sampling.draw() for _ in TASKS) == TASKS
-    rates = dict(zip(TASKS, [0.0] * 5 + [0.5] * 5, strict=True))
-    assert play(frontier(seed=3), rates, 20) == play(frontier(seed=3), rates, 20)
-    assert play(frontier(seed=3), rates, 20) != play(frontier(seed=4), rates, 20)
+    assert play(frontier(seed=3), HALF, 20) == play(frontier(seed=3), HALF, 20)
+    assert play(frontier(seed=3), HALF, 20) != play(frontier(seed=4), HALF, 20)
 
 
 def test_tasks_near_the_middle_come_more_often_and_none_is_forgotten():
-    rates = dict(zip(TASKS, [0.0] * 4 + [1.0] * 4 + [0.4, 0.6], strict=True))
-    drawn = Counter(task_id for batch in play(frontier(), rates, 60)[20:] for task_id in batch)
+    drawn = Counter(task_id for batch in play(frontier(), MOSTLY_SURE, 60)[20:] for task_id in batch)
     assert set(drawn) == set(TASKS)
     assert min(drawn["task-8"], drawn["task-9"]) > 3 * max(drawn[task_id] for task_id in TASKS[:8])
 
@@ -81,19 +82,17 @@ def test_draws_keep_to_the_shares():
     shares = sampling.shares()
     drawn = Counter(sampling.draw() for _ in range(1000))
     assert all(abs(drawn[task_id] - 1000 * share) <= 2 for task_id, share in zip(TASKS, shares, strict=True))
-    rates = dict(zip(TASKS, [0.0] * 5 + [0.5] * 5, strict=True))
-    drawn = Counter(task_id for batch in play(frontier(floor=1), rates, 50) for task_id in batch)
+    drawn = Counter(task_id for batch in play(frontier(floor=1), HALF, 50) for task_id in batch)
     assert set(drawn.values()) == {20}, "a floor of one draws all equally often"
 
 
 def test_a_resumed_frontier_draws_as_the_undisturbed_one():
-    rates = dict(zip(TASKS, [0.0] * 5 + [0.5] * 5, strict=True))
     undisturbed, luck = frontier(), random.Random(1)
-    play(undisturbed, rates, 7, luck=luck)
+    play(undisturbed, HALF, 7, luck=luck)
     resumed = frontier(seed=99)
     resumed.load_state_dict(undisturbed.state_dict())
-    expected = play(undisturbed, rates, 7, first_step=8, luck=random.Random(2))
-    assert play(resumed, rates, 7, first_step=8, luck=random.Random(2)) == expected
+    expected = play(undisturbed, HALF, 7, first_step=8, luck=random.Random(2))
+    assert play(resumed, HALF, 7, first_step=8, luck=random.Random(2)) == expected
     assert resumed.state_dict() == undisturbed.state_dict()
 
 
@@ -121,12 +120,11 @@ def test_what_changed_is_told_once_and_at_first_it_is_everything():
 
 
 def test_metrics_say_what_is_gained_over_drawing_all_alike():
-    rates = dict(zip(TASKS, [0.0] * 4 + [1.0] * 4 + [0.4, 0.6], strict=True))
     sampling = frontier()
     at_first = sampling.metrics()
     assert at_first["frontier/expected_informative"] == pytest.approx(at_first["frontier/expected_uniform"])
     assert at_first["frontier/tasks_unseen"] == 10 and at_first["frontier/effective_tasks"] == pytest.approx(10)
-    play(sampling, rates, 40)
+    play(sampling, MOSTLY_SURE, 40)
     later = sampling.metrics()
     assert later["frontier/expected_informative"] > 1.3 * later["frontier/expected_uniform"]
     assert [later[f"frontier/tasks_{kind}"] for kind in ("unseen", "failing", "solved")] == [0, 4, 4]
