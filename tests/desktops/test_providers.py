@@ -17,7 +17,7 @@ from arpo_verl.desktops.osworld.environment import OSWorldEnvironment  # noqa: E
 from arpo_verl.desktops.osworld.provider_patches import adapt_module  # noqa: E402
 from arpo_verl.desktops.provider_checks import check_provider, client_options, desktop_index  # noqa: E402
 from arpo_verl.desktops.providers import PROVIDERS  # noqa: E402
-from arpo_verl.errors import ConfigError, MissingDependencyError  # noqa: E402
+from arpo_verl.errors import ConfigError, DesktopBootError, MissingDependencyError  # noqa: E402
 from arpo_verl.types import Size, Task  # noqa: E402
 
 SCREEN = Size(1920, 1080)
@@ -130,6 +130,16 @@ def test_vmware_gets_its_file_its_snapshot_and_no_window(small_host, in_desktop_
     assert ["-T", "ws", "start", str(vmx), "nogui"] in small_host.calls
     assert small_host.calls.count(["-T", "ws", "revertToSnapshot", str(vmx), "mine"]) == 2
     assert small_host.calls[-1] == ["-T", "ws", "stop", str(vmx)]
+
+
+def test_a_machine_that_vmware_cannot_revert_does_not_boot(tmp_path, monkeypatch):
+    (tmp_path / "vmrun").write_text("#!/bin/sh\necho 'Error: The snapshot does not exist'\nexit 255\n")
+    (tmp_path / "vmrun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    adapt_module("vmware")
+    provider = sys.modules["desktop_env.providers.vmware.provider"].VMwareProvider("")
+    with pytest.raises(DesktopBootError, match="revertToSnapshot /a.vmx other failed: .*The snapshot does not exist"):
+        provider.revert_to_snapshot("/a.vmx", "other")
 
 
 AWS = {"AWS_REGION": "ap-east-1", "AWS_SUBNET_ID": "subnet-1", "AWS_SECURITY_GROUP_ID": "sg-1"}

@@ -12,6 +12,7 @@ import threading
 from typing import Any
 
 from arpo_verl.desktops.config import EnvironmentConfig
+from arpo_verl.errors import DesktopBootError
 
 logger = logging.getLogger(__name__)
 
@@ -106,4 +107,6 @@ def remove_leftovers(config: EnvironmentConfig, desktop_id: str) -> None:
 
 def _run_and_wait(command: list[str], return_output: bool = False) -> str | None:
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+    if done.returncode and "revertToSnapshot" in command:  # else the next episode would begin where the last one ended
+        raise DesktopBootError(f"{' '.join(command)} failed: {(done.stdout + done.stderr).strip()[-500:]}")
     return done.stdout.strip() if return_output else None
