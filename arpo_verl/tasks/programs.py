@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
+from arpo_verl.desktops.osworld.task_files import getters_of
+
 _COMMAND_STEPS = {"launch", "execute", "command", "execute_with_verification", "bundle_command"}
 _COMMAND_GETTERS = {"vm_command_line", "vm_command_error"}
 _BROWSER_STEPS = {"chrome_open_tabs", "chrome_close_tabs"}
@@ -70,12 +72,6 @@ def opened_files(spec: Mapping[str, Any]) -> list[str]:
 def steps_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the steps of a task's set-up and of its evaluator's `postconfig`."""
     return [*spec.get("config", []), *spec.get("evaluator", {}).get("postconfig", [])]
-
-
-def getters_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the getters of a task's evaluator: its `result` and `expected`, as a list."""
-    parts = [spec.get("evaluator", {}).get(key) or [] for key in ("result", "expected")]
-    return [getter for part in parts for getter in (part if isinstance(part, list) else [part]) if getter]
 
 
 def _commands(parameters: Mapping[str, Any]) -> Iterator[list[str]]:

@@ -19,12 +19,12 @@ from arpo_verl.desktops.config import EMBEDDED, OSWORLD_PROVIDERS, EnvironmentCo
 from arpo_verl.desktops.embedded.packages import ACCESSIBILITY, install_command, missing_packages, package_of
 from arpo_verl.desktops.embedded.programs import can_open, has_program
 from arpo_verl.desktops.embedded.web_apps import START_PAGE
-from arpo_verl.desktops.osworld.task_files import DownloadStore, default_store, downloads_of
+from arpo_verl.desktops.osworld.task_files import DownloadStore, default_store, downloads_of, getters_of
 from arpo_verl.desktops.providers import QEMU
 from arpo_verl.errors import TaskError
 from arpo_verl.lib.untrusted import printable
 from arpo_verl.tasks.internet import apt_packages, internet_reasons
-from arpo_verl.tasks.programs import getters_of, opened_files, programs_of
+from arpo_verl.tasks.programs import opened_files, programs_of
 from arpo_verl.types import Task, is_bundle
 
 REACH_TIMEOUT_S = 5.0

@@ -29,6 +29,7 @@ from arpo_verl.desktops.osworld.client import Client
 from arpo_verl.desktops.osworld.guest_http import in_trouble, latest, told_by_guest, unanswered
 from arpo_verl.desktops.osworld.lean_imports import DEFERRED
 from arpo_verl.desktops.osworld.swallowed import Swallowed
+from arpo_verl.desktops.osworld.task_files import getters_of
 from arpo_verl.errors import DesktopError, DesktopLostError, EvaluatorError
 from arpo_verl.types import Evaluation, MetricCall, valid_score
 from arpo_verl.versions import pip_install
@@ -107,7 +108,8 @@ def _of_guest(client: Client, name: str) -> Iterator[DesktopError]:
 
 def _of_pages(client: Client) -> Iterator[DesktopError]:
     task = json.dumps([client.config, client.evaluator], default=str)
-    with_backups = {one["url"] for one in _getters_of(client.evaluator) if one.get("backups") is not None}
+    getters = getters_of({"evaluator": client.evaluator})
+    with_backups = {one["url"] for one in getters if "url" in one and one.get("backups") is not None}
     for call in pages.failed_calls():
         if call.kind == pages.DRIVER:
             yield EvaluatorError(f"Playwright's driver does not start on this host: {call.error}")
@@ -124,12 +126,6 @@ def _of_pages(client: Client) -> Iterator[DesktopError]:
         if not of_guest and (in_trouble(exchange) or (exchange.status or 0) >= 400):
             came = exchange.error or f"{exchange.status} {exchange.body}"
             yield EvaluatorError(f"{exchange.address} did not answer {exchange.path}: {came}")
-
-
-def _getters_of(evaluator: dict[str, Any]) -> list[dict[str, Any]]:
-    parts = [evaluator.get(key) or [] for key in ("result", "expected")]
-    flat = [one for part in parts for one in (part if isinstance(part, list) else [part])]
-    return [one for one in flat if isinstance(one, dict) and "url" in one]
 
 
 def _of_host(client: Client) -> Iterator[DesktopError]:

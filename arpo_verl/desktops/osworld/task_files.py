@@ -95,12 +95,15 @@ class Download:
 def downloads_of(spec: Mapping[str, Any]) -> list[Download]:
     """Return what a task's set-up and evaluator download, each once."""
     evaluator = spec.get("evaluator", {})
-    found = list(_of_steps([*spec.get("config", []), *evaluator.get("postconfig", [])]))
-    for key in ("result", "expected"):
-        part = evaluator.get(key) or []
-        found.extend(_of_getters(part if isinstance(part, list) else [part]))
+    found = [*_of_steps([*spec.get("config", []), *evaluator.get("postconfig", [])]), *_of_getters(getters_of(spec))]
     # The client keeps files with other names outside of the task's folder, so they are not ours.
     return [one for one in dict.fromkeys(found) if one.name and "/" not in one.name and one.name not in (".", "..")]
+
+
+def getters_of(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the getters of a task's evaluator: its `result` and `expected`, as a list."""
+    parts = [spec.get("evaluator", {}).get(key) or [] for key in ("result", "expected")]
+    return [getter for part in parts for getter in (part if isinstance(part, list) else [part]) if getter]
 
 
 def _of_steps(steps: list[Mapping[str, Any]]) -> Iterator[Download]:
@@ -112,9 +115,9 @@ def _of_steps(steps: list[Mapping[str, Any]]) -> Iterator[Download]:
                 yield Download(file["url"], name)
 
 
-def _of_getters(getters: list[Mapping[str, Any] | None]) -> Iterator[Download]:
+def _of_getters(getters: list[dict[str, Any]]) -> Iterator[Download]:
     for getter in getters:
-        if getter and getter.get("type") == "cloud_file":
+        if getter.get("type") == "cloud_file":
             urls, names = getter["path"], getter["dest"]
             pairs = zip(urls, names, strict=False) if isinstance(names, list) else [(urls, names)]
             yield from (Download(url, name) for url, name in pairs)

@@ -17,9 +17,10 @@ import sqlite3
 import sys
 import tarfile
 import zipfile
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
+from arpo_verl.desktops.osworld.task_files import downloads_of, getters_of
 from arpo_verl.errors import EvaluatorError
 
 _METRICS = "desktop_env.evaluators.metrics"
@@ -79,6 +80,17 @@ def know_task_files(paths: Collection[str]) -> None:
     """Remember the files that came with the task: nothing on the desktop can have damaged them."""
     _task_files.clear()
     _task_files.update(map(os.path.realpath, paths))
+
+
+def keep_apart(spec: Mapping[str, Any]) -> None:
+    """Rename in place what getters read from the desktop, if it would replace a file that it is compared with."""
+    own = {download.name for download in downloads_of(spec)}
+    for getter in getters_of(spec):
+        dest = getter.get("dest", [])
+        names = dest if isinstance(dest, list) else [dest]
+        if getter["type"] != "cloud_file" and own.intersection(names):
+            renamed = [f"of_desktop_{name}" for name in names]
+            getter["dest"] = renamed if isinstance(dest, list) else renamed[0]
 
 
 def is_task_file(path: Any) -> bool:

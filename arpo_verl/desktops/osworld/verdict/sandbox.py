@@ -198,6 +198,7 @@ def _evaluate(request: VerdictRequest, channel: socket.socket) -> Any:
     client = Client(config, "sandbox", **machine, cache_dir=CACHE, **options)
     for name, value in request.state.items():
         setattr(client, name, value)
+    closed_ways.keep_apart(request.spec)
     client._set_task_info(dict(request.spec))
     client.setup_controller.reset_cache_dir(client.cache_dir)
     _tell_stages(client, channel)

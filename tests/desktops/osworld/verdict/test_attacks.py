@@ -40,6 +40,7 @@ from support.hostile_guest import OUTPUT, SIZE, HostileGuest, evaluated_by, file
 from arpo_verl.desktops.config import EnvironmentConfig  # noqa: E402
 from arpo_verl.desktops.embedded import cgroups  # noqa: E402
 from arpo_verl.desktops.osworld.environment import OSWorldEnvironment  # noqa: E402
+from arpo_verl.desktops.osworld.task_files import DownloadStore, downloads_of  # noqa: E402
 from arpo_verl.desktops.osworld.verdict.sandbox_host import this_process_host  # noqa: E402
 from arpo_verl.errors import DesktopError, DesktopLostError, EvaluatorError  # noqa: E402
 from arpo_verl.types import Task  # noqa: E402
@@ -318,6 +319,18 @@ def test_a_file_is_no_other_file_and_no_code(make, host, name):
     score = desktop.score_of(task)
     assert score == 0.0 or (may_be_no_verdict and score < 0)
     desktop.guest.files[place] = right
+    assert desktop.score_of(task) == 1.0
+
+
+def test_what_is_read_from_a_desktop_does_not_replace_the_file_that_it_is_compared_with(make, tmp_path):
+    gold = {"type": "cloud_file", "path": "https://example.org/a.txt", "dest": "a.txt"}
+    task, desktop = evaluated_by("diff_text_file", file_at("/a.txt"), gold), make()
+    kept = DownloadStore(tmp_path / "downloads").path("t", *downloads_of(task.spec))
+    kept.parent.mkdir(parents=True)
+    kept.write_text("the right one")
+    desktop.guest.files = {"/a.txt": b"mine"}
+    assert desktop.score_of(task) == 0.0
+    desktop.guest.files = {"/a.txt": b"the right one"}
     assert desktop.score_of(task) == 1.0
 
 
