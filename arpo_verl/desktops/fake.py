@@ -122,17 +122,14 @@ class FakeEnvironment(DesktopEnvironment):
         self._play("reset")
         self._task, self._hits = task, 0
         self.actions.clear()
-        return self._look()
+        return self.look()
 
     def step(self, action: Action) -> Observation:
         self._play("step")
         self.actions.append(action)
         if isinstance(action, Click) and action.point is not None and self._hit(action.point):
             self._hits += 1
-        return self._look()
-
-    def look(self) -> Observation:
-        return self._look()
+        return self.look()
 
     def ask(self, request: GuestRequest) -> GuestAnswer:
         """Answer with the screen's size, or do each `pyautogui.click(x, y)`; other requests succeed and do nothing."""
@@ -167,7 +164,7 @@ class FakeEnvironment(DesktopEnvironment):
         left, top, right, bottom = self.target
         return left <= point.x <= right and top <= point.y <= bottom
 
-    def _look(self) -> Observation:
+    def look(self) -> Observation:
         image = Image.new("RGB", self._size, "white")
         draw = ImageDraw.Draw(image)
         draw.rectangle(self.target, fill="red")

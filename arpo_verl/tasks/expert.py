@@ -40,16 +40,13 @@ def expert_replies(task_id: str) -> list[Reply]:
         known = f"; it knows the {len(scripts)} tasks of {' and '.join(_PATHS)}"
         hint = did_you_mean(task_id, scripts) or known
         raise TaskError(f"the expert has no script for the task {task_id!r}{hint}")
-    return [_parse(turn["thought"], turn["action"]) for turn in script]
+    texts = (f"Thought: {turn['thought']}\nAction: {turn['action']}" for turn in script)
+    return [parse_reply(text, EXPERT_SCREEN, EXPERT_SCREEN) for text in texts]
 
 
 def expert_task_ids(suite: str = EMBEDDED) -> list[str]:
     """Return the sorted ids of a shipped suite's tasks, all of which the expert solves."""
     return sorted(_scripts(suite))
-
-
-def _parse(thought: str, action: str) -> Reply:
-    return parse_reply(f"Thought: {thought}\nAction: {action}", EXPERT_SCREEN, EXPERT_SCREEN)
 
 
 @lru_cache

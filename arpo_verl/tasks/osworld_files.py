@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import http.client
 import json
+import os
 import re
 import tarfile
 import urllib.error
@@ -175,15 +176,14 @@ def store_files(files: Files, folder: Path) -> int:
         FetchError: a file of that name has another content; it has written nothing then.
         OSError: a file cannot be written; written files stay, and the next call writes the rest.
     """
-    others = [
-        name for name, content in files.items() if not _absent(folder / name) and not _same(folder / name, content)
-    ]
+    there = [name for name in files if os.path.lexists(folder / name)]
+    others = [name for name in there if not _same(folder / name, files[name])]
     if others:
         raise FetchError(
             f"{folder} has {len(others)} files that differ from OSWorld's commit {OSWORLD_COMMIT[:12]}, such as "
             f"{others[0]}, and we do not overwrite them; choose another --folder, or move them away"
         )
-    lacking = sorted((name for name in files if _absent(folder / name)), key=lambda name: (name == INDEX, name))
+    lacking = sorted(files.keys() - there, key=lambda name: (name == INDEX, name))
     for name in lacking:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_whole(folder / name, files[name], sync=False)
@@ -200,10 +200,6 @@ def stored_files(folder: Path) -> Files | None:
     except (FetchError, OSError):
         return None
     return files
-
-
-def _absent(path: Path) -> bool:
-    return not path.exists() and not path.is_symlink()
 
 
 def _same(path: Path, content: bytes) -> bool:

@@ -213,7 +213,7 @@ def test_a_screenshot_that_is_no_image_is_a_fault_of_the_desktop(policy, tokeniz
     from arpo_verl.desktops.fake import FakeEnvironment
     from arpo_verl.types import Observation
 
-    monkeypatch.setattr(FakeEnvironment, "_look", lambda self: Observation(b"<html>"))
+    monkeypatch.setattr(FakeEnvironment, "look", lambda self: Observation(b"<html>"))
     with pytest.raises(DesktopError, match="PNG or JPEG"):
         play(policy, ScriptedEngine(tokenizer, []))
 
