@@ -23,10 +23,12 @@ import time
 import uuid
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from PIL import Image, ImageOps
 
@@ -569,14 +571,8 @@ report(fds=[os.readlink(path) for path in paths if os.path.lexists(path)])
     assert not [name for name in kinds if not name.startswith(("socket:", "/proc/"))], found
 
 
-def processes_named(marker: str) -> list[str]:
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with contextlib.suppress(OSError):
-                if marker.encode() in (folder / "cmdline").read_bytes():
-                    found.append(folder.name)
-    return found
+def processes_named(marker: str) -> list[int]:
+    return [one.pid for one in psutil.process_iter(["cmdline"]) if marker in (one.info["cmdline"] or ())]
 
 
 def test_what_a_sandbox_starts_ends_with_it(inside):
@@ -630,45 +626,40 @@ def test_evaluations_side_by_side_do_not_share_a_folder_or_a_path(make):
     """`chdir` and `sys.path` are a process's: desktops of one worker raced for them."""
     desktops = [make(evaluator_runs_policy_code=True) for _ in range(3)]
     together = threading.Barrier(len(desktops), timeout=600)
-    scores: dict[int, list[float]] = {number: [] for number in range(len(desktops))}
 
-    def evaluate(number: int) -> None:
+    def evaluate(number: int) -> list[float]:
         desktop = desktops[number]
         test = f"import os, solution\ntest = lambda: solution.x == {number} and 'solution.py' in os.listdir('.')"
         desktop.guest.files = {"/tests.py": test.encode(), "/solution.py": f"x = {number}".encode()}
         task = evaluated_by("check_python_file_by_test_suite", file_at("/solution.py"), file_at("/tests.py"))
+        scores = []
         for _ in range(3):
             together.wait()
-            scores[number].append(desktop.score_of(task))
+            scores.append(desktop.score_of(task))
+        return scores
 
-    threads = [threading.Thread(target=evaluate, args=(number,)) for number in scores]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert scores == {number: [1.0] * 3 for number in scores}
+    with ThreadPoolExecutor(len(desktops)) as threads:
+        assert list(threads.map(evaluate, range(len(desktops)))) == [[1.0] * 3] * 3
 
 
 def test_sandboxes_side_by_side_do_not_see_each_other(make, host):
     first, second = Inside(make, host), Inside(make, host)
     is_up, is_done = threading.Event(), threading.Event()
     first.desktop.guest.replies["/up"] = lambda _: (is_up.set(), (200, {}, b"") if is_done.wait(60) else None)[1]
-    found: dict[str, Any] = {}
-
-    def run() -> None:
-        found["first"] = first("""
+    with ThreadPoolExecutor(1) as thread:
+        begun = thread.submit(
+            first,
+            """
 a = socket.socket(socket.AF_UNIX); a.bind(chr(0) + "sandbox"); a.listen()
 t = socket.create_server(("127.0.0.1", 6000))
 Path("/scratch/mine").write_text("mine"); Path("/dev/shm/mine").write_text("mine")
 urllib.request.urlopen("http://127.0.0.1:5000/up", timeout=70).close()
 report(uid=os.getuid())
-""")
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        assert is_up.wait(60)
-        found["second"] = second("""
+""",
+        )
+        try:
+            assert is_up.wait(60)
+            found = second("""
 def connect(family, address):
     with socket.socket(family) as s:
         s.connect(address)
@@ -676,14 +667,12 @@ report(uid=os.getuid(), abstract=refused(connect, socket.AF_UNIX, chr(0) + "sand
        tcp=refused(connect, socket.AF_INET, ("127.0.0.1", 6000)), files=os.path.exists("/scratch/mine"),
        memory=os.path.exists("/dev/shm/mine"), pids=[n for n in os.listdir("/proc") if n.isdigit()])
 """)
-    finally:
-        is_done.set()
-        thread.join()
-    second_found = found["second"]
-    assert second_found["abstract"] and second_found["tcp"] and second_found["pids"] == ["1"]
-    assert not second_found["files"] and not second_found["memory"]
+        finally:
+            is_done.set()
+    assert found["abstract"] and found["tcp"] and found["pids"] == ["1"]
+    assert not found["files"] and not found["memory"]
     if os.geteuid() == 0:
-        assert found["first"]["uid"] != second_found["uid"]
+        assert begun.result()["uid"] != found["uid"]
 
 
 def test_a_fork_bomb_ends_with_its_sandbox(inside):
