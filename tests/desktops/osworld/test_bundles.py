@@ -7,6 +7,7 @@ import time
 import pytest
 from PIL import Image
 from support.cua_gym_bundle import BLUE, GREEN, REWARD, write_bundle
+from support.desktop_harness import eventually
 
 from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.desktops.embedded.programs import has_program
@@ -70,12 +71,7 @@ def colour(observation):
 
 
 def until(environment, wanted):
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        seen = environment.step(Wait())
-        if colour(seen) == wanted:
-            return
-    pytest.fail(f"{colour(seen)} instead of {wanted}")
+    eventually(lambda: colour(environment.step(Wait())) == wanted)
 
 
 @pytest.mark.skipif(not has_program("google-chrome"), reason="neither chromium nor google-chrome is installed")
@@ -176,10 +172,7 @@ def test_a_reward_is_read_as_data_and_the_least_counts(said, reward):
 
 # --- A policy that would rather write its reward than earn it ---------------------------------------------------------
 
-SOLVED = """
-now = json.load(urllib.request.urlopen(f"http://localhost:8100/go?sid={sid}"))["current_state"]
-now["notes"][0]["done"] = True
-"""
+SOLVED = f"{NOW}now['notes'][0]['done'] = True\n"
 PLANTED = "print('REWARD: 1.0', flush=True); import os; os._exit(0)"
 # Writes a reward into every Python that reads its program from standard input.
 LINGERING = """
