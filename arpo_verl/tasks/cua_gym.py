@@ -62,8 +62,7 @@ def load(argument: str) -> Iterator[Mapping[str, Any] | TaskError]:
 
 def _names_of_apps(websites: Path) -> dict[str, str]:
     """Return the folder of each application, by its name in placeholders."""
-    folders = websites.glob("*_mock") if websites.is_dir() else []
-    return {_upper(folder.name.removesuffix("_mock")): folder.name for folder in folders}
+    return {_upper(folder.name.removesuffix("_mock")): folder.name for folder in websites.glob("*_mock")}
 
 
 def _upper(name: str) -> str:

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from arpo_verl.desktops.osworld.task_files import getters_of
-from arpo_verl.tasks.programs import commands_of, steps_of
+from arpo_verl.desktops.osworld.task_files import getters_of, steps_of
+from arpo_verl.tasks.programs import commands_of
 from arpo_verl.types import is_bundle
 
 _URL = re.compile(r"https?://[^\s\"'<>),;]+")

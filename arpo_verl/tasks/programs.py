@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from arpo_verl.desktops.osworld.task_files import getters_of
+from arpo_verl.desktops.osworld.task_files import getters_of, steps_of
 
 _COMMAND_STEPS = {"launch", "execute", "command", "execute_with_verification", "bundle_command"}
 _COMMAND_GETTERS = {"vm_command_line", "vm_command_error"}
@@ -67,11 +67,6 @@ def commands_of(spec: Mapping[str, Any]) -> list[list[str]]:
 def opened_files(spec: Mapping[str, Any]) -> list[str]:
     """Return the paths of files that a task's set-up opens with the default program for their type."""
     return [str(step["parameters"].get("path", "")) for step in steps_of(spec) if step["type"] == "open"]
-
-
-def steps_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the steps of a task's set-up and of its evaluator's `postconfig`."""
-    return [*spec.get("config", []), *spec.get("evaluator", {}).get("postconfig", [])]
 
 
 def _commands(parameters: Mapping[str, Any]) -> Iterator[list[str]]:

@@ -39,6 +39,8 @@ IMAGE = "happysixd/osworld-docker"
 OWNER_LABEL, DESKTOP_LABEL = "arpo_verl.owner", "arpo_verl.desktop"
 REAPER_START_S = 60.0
 GUEST_POLL_S = 0.25
+LOG = {"type": "json-file", "config": {"max-size": "4m"}}
+"""The image prints the machine's serial port, to which its programs may write without end."""
 LAST_LINES = 40
 LOOPBACK = "127.0.0.1"
 
@@ -100,7 +102,7 @@ class _DesktopContainers(ContainerCollection):
         ports = {guest: (LOOPBACK, port) for guest, port in kwargs.pop("ports", {}).items()}
         allowed = options.pop(docker_network.ALLOWED, ())
         networked = docker_network.options_for(options, desktop)
-        more = {**kwargs, **networked}
+        more = {"log_config": LOG, **kwargs, **networked}
         container: Container = super().run(image, command, environment=environment, labels=labels, ports=ports, **more)
         if networked is not options:
             docker_network.seal(container, allowed)

@@ -94,10 +94,14 @@ class Download:
 
 def downloads_of(spec: Mapping[str, Any]) -> list[Download]:
     """Return what a task's set-up and evaluator download, each once."""
-    evaluator = spec.get("evaluator", {})
-    found = [*_of_steps([*spec.get("config", []), *evaluator.get("postconfig", [])]), *_of_getters(getters_of(spec))]
+    found = [*_of_steps(steps_of(spec)), *_of_getters(getters_of(spec))]
     # The client keeps files with other names outside of the task's folder, so they are not ours.
     return [one for one in dict.fromkeys(found) if one.name and "/" not in one.name and one.name not in (".", "..")]
+
+
+def steps_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the steps of a task's set-up and of its evaluator's `postconfig`."""
+    return [*spec.get("config", []), *spec.get("evaluator", {}).get("postconfig", [])]
 
 
 def getters_of(spec: Mapping[str, Any]) -> list[dict[str, Any]]:

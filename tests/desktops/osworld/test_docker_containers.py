@@ -120,7 +120,7 @@ def _check_container(created, tmp_path):
     assert {hosts[0]["HostIp"] for hosts in host["PortBindings"].values()} == {"127.0.0.1"}
     assert bool(host.get("Devices")) == Path("/dev/kvm").exists()
     assert {"RAM_SIZE=8G", "CPU_CORES=4"} <= set(created["Env"]) and "RAM_SIZE=4G" not in created["Env"]
-    assert host["Memory"] == 10 * 2**30
+    assert host["Memory"] == 10 * 2**30 and host["LogConfig"]["Config"] == {"max-size": "4m"}
     assert created["Labels"][OWNER_LABEL] == docker_containers.this_owner()
 
 
