@@ -27,11 +27,12 @@ PROGRAMS = frozenset(
     | {"paste", "readlink", "realpath", "seq", "sha256sum", "sleep", "sort", "stat", "tail", "tr", "uniq", "wc"}
     | {"wmctrl", "xclip", "xdotool", "xprop", "xsel", "xwininfo"}
 )
-WITH_OPTION = {"gsettings": "get", "python": "-I", "python3": "-I"}
-"""Programs with the word that must come first: `-I` keeps what the user installed out of Python."""
+WITH_OPTION = {"gsettings": ["get"], "python": ["-I", "-c"], "python3": ["-I", "-c"]}
+"""Programs with the words that must come first: `-I` keeps what the user installed out of Python."""
 SHELLS = frozenset({"bash", "sh"})
 _FOLDERS = ("", "/bin", "/usr/bin")
-_FIND_ACTIONS = ("-delete", "-exec", "-fls", "-fprint", "-ok")
+_REFUSED = {"awk": ("-f", "--file", "-i", "--include"), "find": ("-delete", "-exec", "-fls", "-fprint", "-ok")}
+"""Programs with the beginnings of options by which they run a file, or change one."""
 _ELSEWHERE = ("/proc", "/dev/")
 """Folders that differ between the session and the other place."""
 _BEFORE_COMMAND = frozenset({"!", "do", "done", "elif", "else", "fi", "if", "then", "until", "while", "{", "}"})
@@ -117,12 +118,10 @@ def _commands(line: str) -> list[list[str]] | None:
 def _is_known(words: list[str]) -> bool:
     program = _program(words[0])
     if program in WITH_OPTION:
-        return words[1:2] == [WITH_OPTION[program]]
+        return words[1 : 1 + len(WITH_OPTION[program])] == WITH_OPTION[program]
     if program == "timeout":
         return len(words) > 2 and _is_known(words[2:])
-    if program == "find" and any(word.startswith(_FIND_ACTIONS) for word in words):
-        return False
-    return program in PROGRAMS
+    return program in PROGRAMS and not any(word.startswith(_REFUSED.get(program, ())) for word in words)
 
 
 def _program(word: str) -> str:

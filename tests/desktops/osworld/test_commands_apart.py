@@ -67,6 +67,8 @@ def test_commands_of_known_programs_run_apart(command, shell):
         ("for i in 1; do git log; done", True),
         ("if git status; then echo; fi", True),
         ("ls /proc/1", True),
+        ("python3 -I ~/a.py < ~/b", True),
+        ("awk -f ~/a ~/b", True),
         (["ls", "/dev/shm"], False),
         ("ls 'a", True),
     ],
