@@ -10,7 +10,6 @@ from arpo_verl.tasks.frontier import Frontier, FrontierConfig, informative_proba
 TASKS = [f"task-{number}" for number in range(10)]
 HALF = dict(zip(TASKS, [0.0] * 5 + [0.5] * 5, strict=True))
 MOSTLY_SURE = dict(zip(TASKS, [0.0] * 4 + [1.0] * 4 + [0.4, 0.6], strict=True))
-"""Success rates."""
 
 
 def frontier(seed=1, tasks=TASKS, **options):

@@ -329,8 +329,7 @@ class OSWorldEnvironment(DesktopEnvironment):
 
     def _check_machine(self, client: Client) -> None:
         """Check that the machine is alive: another desktop may answer at a dead machine's address."""
-        reason = why_gone(client.provider)
-        if reason:
+        if reason := why_gone(client.provider):
             raise DesktopLostError(f"{self._name} is gone: {reason}")
 
     @contextlib.contextmanager
@@ -345,8 +344,7 @@ class OSWorldEnvironment(DesktopEnvironment):
             client = self._client
             if client is None or self._closed.is_set():
                 raise
-            proof = why_ended(client.provider)
-            if proof:
+            if proof := why_ended(client.provider):
                 raise DesktopEndedError(f"{self._name} was ended by its own programs: {proof}") from error
             if type(error) is DesktopLostError and not why_gone(client.provider):
                 raise DesktopUnclearError(str(error)) from error
@@ -400,9 +398,12 @@ class OSWorldEnvironment(DesktopEnvironment):
 
     def _size_of(self, screenshot: bytes, error_class: type[DesktopError]) -> Size:
         try:
-            return image_size(screenshot, SENT)
+            size = image_size(screenshot, SENT)
         except ImageError as error:
             raise error_class(f"{self._name} sent a screenshot that is no image: {error}") from error
+        if len(screenshot) > 5 * size.width * size.height:  # uncompressed it has 4 a pixel, and the run keeps all of it
+            raise error_class(f"{self._name} sent {len(screenshot)} bytes for a screenshot of {list(size)}")
+        return size
 
     def _check_resized(self, size: Size) -> None:
         """Check a screenshot's new size: a policy may set another resolution, but the screen must really have it."""

@@ -194,6 +194,7 @@ STEPS = {
     "no display": (CLICK, {"/screenshot": (500, "no display")}, (DesktopLostError, "no screenshot")),
     "no picture": (CLICK, {"/screenshot": (200, b"<html>502</html>")}, (DesktopLostError, "no screenshot")),
     "a picture's head": (CLICK, {"/screenshot": (200, png()[:16] + bytes(20))}, (DesktopLostError, "no image")),
+    "a padded one": (CLICK, {"/screenshot": (200, png() + b"1" * 2**20)}, (DesktopLostError, "sent 10.* bytes")),
     # Its header is whole: whoever decodes it says so.
     "half a picture": (CLICK, {"/screenshot": (200, png()[:60])}, png()[:60]),
     # The guest lives, by its answer to the second: the episode goes on.
