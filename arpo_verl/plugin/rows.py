@@ -284,9 +284,8 @@ def inject(batch: Batch, replay: Replay, trajectory: StoredTrajectory, rows: Ite
     if surplus:
         queue.clear(surplus, batch.partition_id)
     left = {key: tag for key, tag in zip(batch.keys, batch.tags, strict=True) if key not in replaced}
-    before = [key for key in batch.keys[:position] if key in left]
-    order = [*before, *new, *(key for key in left if key not in set(before))]
-    return queue.rebatch(batch, order, {**left, **new})
+    before, after = ([key for key in keys if key in left] for keys in (batch.keys[:position], batch.keys[position:]))
+    return queue.rebatch(batch, [*before, *new, *after], {**left, **new})
 
 
 def label(
