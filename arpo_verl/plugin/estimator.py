@@ -85,7 +85,8 @@ def compute_replay_grpo_advantage(
             weights = batch.token_weights(state.replay_method)
             for row, weights_T in weights.items():
                 advantages_BT[row] *= weights_T
-            without = batch.metrics_without_replays(token_level_rewards, advantages_BT, response_mask)
+            actor = state.recipe.actor_rollout_ref.actor
+            without = batch.metrics_without_replays(token_level_rewards, advantages_BT, response_mask, actor)
             state.late_metrics.fill(batch.metrics_of_replays(advantages_BT, response_mask, weights) | without)
     return advantages_BT, advantages_BT
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from omegaconf import DictConfig
 from verl.protocol import DataProto
+from verl.trainer.ppo.core_algos import agg_loss
 from verl.trainer.ppo.metric_utils import compute_data_metrics
 from verl.utils.debug.metrics import calculate_debug_metrics
 
@@ -20,7 +22,7 @@ from arpo_verl.replay.distance import ratio, ratio_metrics
 from arpo_verl.replay.labels import REPLAYED, RowLabel
 from arpo_verl.replay.methods.base import ReplayMethod
 
-_FIELDS = ["prompts", "responses", "response_mask", "num_turns", "entropy", "old_log_probs", "rollout_log_probs"]
+_OF_TOKENS = ["response_mask", "entropy", "old_log_probs", "rollout_log_probs", "rm_scores"]
 
 _WITHOUT = [f"critic/{name}/mean" for name in ("score", "rewards", "advantages")]
 _WITHOUT += [f"{name}/mean" for name in ("response_length", "prompt_length", "num_turns")]
@@ -74,7 +76,7 @@ class ScoredBatch:
     """Their positions in the estimator's tensors."""
     labels: Sequence[RowLabel]
     columns: dict[str, torch.Tensor]
-    """Values of these rows: (L, T) log-probs, entropy and the rollout's mask, (L,) lengths and turns."""
+    """Values of these rows: (L, T) log-probs, entropy, scores and the rollout's mask, (L,) lengths and turns."""
 
     @classmethod
     def read(cls, labels: Mapping[int, RowLabel], width: int, partition_id: str = queue.TRAINING) -> ScoredBatch:
@@ -85,13 +87,13 @@ class ScoredBatch:
             width: T, the width to which veRL padded the batch.
         """
         keys = [label.key for label in labels.values()]
-        data = queue.read(keys, partition_id, _FIELDS)
+        data = queue.read(keys, partition_id, ["prompts", "responses", "num_turns", *_OF_TOKENS])
         columns = {
             "prompt_length": data["prompts"].offsets().diff().float(),
             "response_length": data["responses"].offsets().diff().float(),
             "num_turns": torch.tensor(data.pop("num_turns").tolist()),
         }
-        for name in ("old_log_probs", "rollout_log_probs", "entropy", "response_mask"):
+        for name in _OF_TOKENS:
             if name in data.keys():
                 columns[name] = data[name].to_padded_tensor(0.0, output_size=(len(keys), width))
         return cls(tuple(labels), tuple(labels.values()), columns)
@@ -144,26 +146,33 @@ class ScoredBatch:
         return metrics
 
     def metrics_without_replays(
-        self, rewards_BT: torch.Tensor, advantages_BT: torch.Tensor, response_mask: torch.Tensor
+        self, rewards_BT: torch.Tensor, advantages_BT: torch.Tensor, response_mask: torch.Tensor, actor: DictConfig
     ) -> dict[str, float]:
-        """Return the trainer's metrics of the rows that are no replays, with veRL's functions; see `SCORED_METRICS`."""
+        """Return the trainer's metrics of the rows that are no replays, with veRL's functions; see `SCORED_METRICS`.
+
+        Args:
+            response_mask: without the tokens that veRL's correction rejected, as in its metrics after the update.
+            actor: the recipe's section.
+        """
         own = [i for i, label in enumerate(self.labels) if not label.is_replay]
         if not own:
             return {}
         rows = [self.rows[i] for i in own]
         mask = response_mask[rows]
-        batch = {name: column[own] for name, column in self.columns.items() if name != "num_turns"}
-        batch |= {"response_mask": mask, "advantages": advantages_BT[rows], "returns": advantages_BT[rows]}
-        batch |= {"token_level_scores": rewards_BT[rows], "token_level_rewards": rewards_BT[rows]}
+        scored = {name: column[own] for name, column in self.columns.items() if name != "num_turns"}
         # veRL uses only the widths of these two.
-        batch |= {"responses": mask, "prompts": mask.new_zeros(len(own), int(batch["prompt_length"].max()))}
+        scored |= {"responses": mask, "prompts": mask.new_zeros(len(own), int(scored["prompt_length"].max()))}
+        updated = {"response_mask": mask, "advantages": advantages_BT[rows], "returns": advantages_BT[rows]}
+        updated |= {"token_level_scores": scored["rm_scores"], "token_level_rewards": rewards_BT[rows]}
         turns = np.asarray(self.columns["num_turns"][own], dtype=np.int32)
-        data = DataProto.from_dict(tensors=batch, non_tensors={"__num_turns__": turns})
+        data = DataProto.from_dict(tensors=scored | updated, non_tensors={"__num_turns__": turns})
         metrics = compute_data_metrics(data, use_critic=False)
-        if "entropy" in batch:
-            metrics["actor/entropy"] = batch["entropy"][mask.bool()].mean().item()
-        if "rollout_log_probs" in batch:
-            metrics |= calculate_debug_metrics(data)
+        if "entropy" in scored:
+            mode, scale = actor.loss_agg_mode, actor.loss_scale_factor
+            entropy = agg_loss(scored["entropy"], scored["response_mask"], mode, loss_scale_factor=scale)
+            metrics["actor/entropy"] = entropy.item()
+        if "rollout_log_probs" in scored:
+            metrics |= calculate_debug_metrics(DataProto.from_dict(tensors=scored))
         return {f"replay/without/{name}": metrics[name] for name in _WITHOUT if name in metrics}
 
 

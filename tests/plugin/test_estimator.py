@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -10,9 +12,16 @@ from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.plugin.estimator import REPLAY_GRPO, compute_replay_grpo_advantage, group_advantages
-from arpo_verl.plugin.step_metrics import ScoredBatch
+from arpo_verl.plugin.step_metrics import SCORED_METRICS, ScoredBatch
+from arpo_verl.plugin.trainer_state import trainer_state
 from arpo_verl.replay.labels import RowLabel
 
+OF_ROWS = {
+    "critic/score/mean": 0.5,
+    "critic/rewards/mean": 0.5 - 0.75 / 2,
+    "actor/entropy": 5.0,
+    "training/rollout_probs_diff_max": math.exp(-1) - math.exp(-3),
+}
 WORKED_EXAMPLE = torch.tensor([1.0] + [0.0] * 7)
 
 
@@ -27,7 +36,8 @@ def batch(rewards, tokens=5, seed=0):
 
 def algorithm(**replay):
     own = {"adv_estimator": REPLAY_GRPO, "norm_adv_by_std_in_grpo": True}
-    return OmegaConf.create({"algorithm": own, "replay": replay}).algorithm
+    actor = {"loss_agg_mode": "seq-mean-token-mean", "loss_scale_factor": None}
+    return OmegaConf.create({"algorithm": own, "replay": replay, "actor_rollout_ref": {"actor": actor}}).algorithm
 
 
 def test_the_papers_worked_example():
@@ -116,6 +126,25 @@ def test_with_sample_sigma_every_group_of_unlike_rewards_is_stock_grpo_to_the_bi
     ours, _ = compute_replay_grpo_advantage(token_level.clone(), mask, index, config=config)
     stock, _ = compute_grpo_outcome_advantage(token_level.clone(), mask, index, norm_adv_by_std_in_grpo=divide)
     assert torch.equal(ours, stock.masked_fill(alike[:, None], 0))
+
+
+def test_metrics_without_replays_are_of_what_the_trainers_own_are_of(monkeypatch):
+    """Scores without the KL penalty; entropy and log-probs of all tokens, also of those that a correction rejects."""
+    index = np.array([RowLabel("g", f"g_{i}_0", is_replay=i == 2) for i in range(3)], dtype=object)
+    scores, mask = torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, 1.0]]), torch.tensor([[1, 1], [0, 1], [1, 1]])
+    ours = torch.tensor([[-1.0, -1.0], [0.0, -1.0], [-1.0, -1.0]])
+    columns = {"prompt_length": torch.ones(3), "response_length": torch.full((3,), 2.0), "num_turns": torch.ones(3)}
+    columns |= {"response_mask": mask, "rm_scores": scores, "old_log_probs": ours, "rollout_log_probs": ours.clone()}
+    columns |= {"entropy": torch.tensor([[1.0, 3.0], [0.0, 8.0], [9.0, 9.0]])}
+    columns["rollout_log_probs"][0, 0] = -3.0
+    monkeypatch.setattr(ScoredBatch, "read", lambda *_: ScoredBatch([0, 1, 2], list(index), columns))
+    config = algorithm()
+    logged = trainer_state(config).late_metrics.open(SCORED_METRICS)
+    rejected = mask.clone()
+    rejected[0, 0] = 0
+    compute_replay_grpo_advantage(scores - 0.25 * mask, rejected, index, config=config)
+    found = {name: float(logged[f"replay/without/{name}"]) for name in OF_ROWS}
+    assert found == pytest.approx(OF_ROWS, rel=1e-5)
 
 
 def test_a_call_without_a_section_of_the_recipe_is_refused():
