@@ -30,16 +30,21 @@ _CACHE = "rollout.engine_kwargs.vllm.mm_processor_cache_type"
 _WHOLE = "or set gui_agent.context=full, and gui_agent.harness=null"
 _KL = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
 _SAVED = ("model", "optimizer", "extra", "hf_model")
+_REWARD = "write what it does into reward.custom_reward_function"
 # Options that neither the V1 trainer nor our agent loop reads, the value that changes nothing, and what to do.
 _UNREAD: dict[str, tuple[Any, str]] = {
     # experimental/reward_loop/reward_loop.py | def migrate_legacy_reward_impl(config):
     "custom_reward_function.path": (None, "set reward.custom_reward_function.path"),
-    "reward_model.enable": (None, "set reward.reward_model.enable"),
-    "reward_model.reward_manager": (None, "set reward.reward_manager.name"),
+    "reward_model.enable": (None, _REWARD),
+    "reward_model.reward_manager": (None, _REWARD),
+    # experimental/agent_loop/agent_loop.py | if final_output.reward_score is None and enable_async_reward:
+    "reward.reward_manager.name": ("naive", _REWARD),
+    "reward.reward_manager.source": ("register", _REWARD),
     "rollout.do_sample": (True, "set actor_rollout_ref.rollout.temperature"),
     # trainer/ppo/v1/agent_loop_tq.py | repetition_penalty=1.0,
     "rollout.repetition_penalty": (1, "leave it out"),
     "rollout.multi_turn.max_assistant_turns": (None, "set gui_agent.max_steps"),
+    "rollout.multi_turn.max_user_turns": (None, "set gui_agent.max_steps"),
     "rollout.multi_turn.tool_config_path": (None, "leave it out"),
     # trainer/ppo/ray_trainer.py | rollout.get("checkpoint_manager_class")
     "rollout.checkpoint_manager_class": (None, "leave it out"),
@@ -102,6 +107,15 @@ def _parts(recipe: Recipe) -> Refusals:
     for option, (neutral, remedy) in _UNREAD.items():
         if recipe[option] not in (None, neutral):
             yield option, f"{json.dumps(neutral)}: nothing here reads it", remedy
+    # trainer/ppo/v1/trainer_base.py | batch = self._compute_reward_colocate(batch, metrics=metrics)
+    if recipe["reward.reward_model.enable"]:
+        reason = "false: its scores would take the place of the desktops' verdicts, or nothing would ask it"
+        yield "reward.reward_model.enable", reason, _REWARD
+    # experimental/agent_loop/agent_loop.py | chat_template_kwargs=self.apply_chat_template_kwargs,
+    if recipe["data.apply_chat_template_kwargs"]:
+        reason = "empty: rollouts would use them, but not seeds, and no store of successes would show it"
+        remedy = f"set them in {full_name('model.custom_chat_template')}"
+        yield "data.apply_chat_template_kwargs", reason, remedy
     if recipe["data.tasks.sampling"] == FRONTIER:
         for option, ours in (
             (f"{_SAMPLER}.name", tuple(SAMPLERS)),  # reports results to the dataset
@@ -237,9 +251,11 @@ def _losses(recipe: Recipe) -> Refusals:
     # workers/engine/fsdp/transformer_impl.py | assert self.optimizer_config.clip_grad is not None
     if recipe["actor.grad_clip"] not in (None, 1.0, recipe["actor.optim.clip_grad"]):
         yield "actor.grad_clip", "left out: veRL's engines do not read it", f"set {full_name('actor.optim.clip_grad')}"
-    if recipe["algorithm.episode_weight"] == "equal" and recipe["actor.loss_agg_mode"] != "token-mean":
-        reason = "token-mean with algorithm.episode_weight=equal, whose factors fit only that mean"
-        yield "actor.loss_agg_mode", reason, "leave it out"
+    fit = {"actor.loss_agg_mode": "token-mean", "algorithm.adv_estimator": "replay_grpo"}
+    for option in fit if recipe["algorithm.episode_weight"] == "equal" else ():
+        if recipe[option] != fit[option]:
+            reason = f"{fit[option]} with algorithm.episode_weight=equal: with another it is no equal weight"
+            yield option, reason, "leave it out"
     # trainer/ppo/core_algos.py | if kl_penalty in ("low_var_kl", "k3"):
     kinds = {"actor.use_kl_loss": "actor.kl_loss_type", "algorithm.use_kl_in_reward": "algorithm.kl_penalty"}
     for option in (kind for use, kind in kinds.items() if recipe[use]):

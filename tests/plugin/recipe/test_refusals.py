@@ -51,7 +51,11 @@ SILENT_IN_FULL = [
     ("rollout.disaggregation.enabled=true", "disaggregation.enabled must be false"),
     # What nothing reads
     ("custom_reward_function.path=mine.py", "nothing here reads it, got 'mine.py'; set reward.custom_reward_function"),
-    ("reward_model.reward_manager=dapo", "got 'dapo'; set reward.reward_manager.name"),
+    ("reward_model.reward_manager=dapo", "got 'dapo'; write what it does into reward.custom_reward_function"),
+    ("reward.reward_manager.name=dapo", 'name must be "naive": nothing here reads it'),
+    ("reward.reward_manager.source=importlib", 'source must be "register": nothing here reads it'),
+    ("reward.reward_model.enable=true", "its scores would take the place of the desktops' verdicts"),
+    ("data.apply_chat_template_kwargs.enable_thinking=false", "set them in actor_rollout_ref.model.custom_chat_"),
     ("actor.clip_ratio=0.1", "the loss reads actor.clip_ratio_low=0.2 and actor.clip_ratio_high=0.3 instead"),
     ("actor.grad_clip=0.5", "veRL's engines do not read it, got 0.5; set actor_rollout_ref.actor.optim.clip_grad"),
     ("actor.freeze_vision_tower=true", "freeze_vision_tower must be false: nothing here reads it"),
@@ -101,6 +105,7 @@ SILENT_IN_FULL = [
     ("rollout.enable_rollout_routing_replay=true", "stored successes do not have the data for it"),
     ("distillation.enabled=true", "set replay.enable=false"),
     ("algorithm.episode_weight=equal actor.loss_agg_mode=token-sum", "token-mean with algorithm.episode_weight=equal"),
+    ("algorithm.episode_weight=equal algorithm.adv_estimator=grpo", "replay_grpo with algorithm.episode_weight=equal"),
     # Lengths
     (
         "actor.use_dynamic_bsz=true actor.ppo_max_token_len_per_gpu=8192",
