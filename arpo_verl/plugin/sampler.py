@@ -79,7 +79,8 @@ class Replayer:
         self._played: list[Group] = []
         self._seen: dict[str, Group] = {}
         self._evicted: list[Group] = []
-        self._rescued: list[StoredTrajectory] = []
+        # Also a store: a filter may throw groups away for as long as all their rollouts succeed.
+        self._rescued = SuccessStore(self.config.capacity_per_task)
         self._jumps = JumpDetector()
         self._prefetch = Prefetch(
             self.config.prefetch,
@@ -157,7 +158,8 @@ class Replayer:
             drawn_in = {key: int(tag["global_steps"]) for key, tag in tags.items()}
             for group in groups:  # no step trains on them, so they count for the step that drew their prompt
                 step = drawn_in[group.outcomes[0].key]
-                self._rescued += rows.read_trajectories(self._successes([group]), partition_id, step, drawn_in)
+                for success in rows.read_trajectories(self._successes([group]), partition_id, step, drawn_in):
+                    self._rescued.add(success)
 
     def settle_prompts_played_again(self) -> None:
         """Keep the successes of a resumed run's unfinished prompts, and drop the records of their other sessions.
@@ -172,7 +174,7 @@ class Replayer:
         if finished:
             self.evicted(finished, TRAINING)
             self._prefetch.clear()  # their keys come again
-        self.records.drop(again, self._rescued)
+        self.records.drop(again, self._rescued.trajectories())
 
     def process(self, batch: Batch, metrics: dict[str, Any]) -> tuple[Batch, dict[str, Any]]:
         """Replay into the batch, store its successes, and fill it up if sessions are missing.
@@ -208,7 +210,7 @@ class Replayer:
             plan = self._plan(groups)
             batch, replays = self._inject(batch, plan)
             self.state.replay_method.remember(rollouts, self.store.memory)
-            for trajectory in (*self._rescued, *new):
+            for trajectory in (*self._rescued.trajectories(), *new):
                 self.store.add(trajectory)
             late |= staleness_without(batch.tags, self._step)
         rows.label(batch, replays, {replay.key: replay.advantage for replay in plan})

@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import pickle
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from support.desktop_harness import eventually
 from support.pictures import screenshot
 from support.queue_rows import TRAJECTORY_FIELDS, advantages_of, equal, read, replayed_keys
-from support.replay_trajectories import stored
+from support.replay_trajectories import outcome, stored
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
@@ -26,7 +27,7 @@ from arpo_verl.errors import ConfigError, DesktopLostError, ReplayError
 from arpo_verl.plugin import queue, rows
 from arpo_verl.plugin.queue import plain
 from arpo_verl.plugin.trainer_state import SAMPLER_SECTION
-from arpo_verl.replay.groups import form_groups
+from arpo_verl.replay.groups import form_groups, uid_of
 from arpo_verl.replay.rules import task_content
 from arpo_verl.tasks.frontier import Frontier, FrontierConfig
 from arpo_verl.types import EpisodeId
@@ -571,6 +572,22 @@ def test_a_success_of_less_reward_than_todays_failures_is_left_out_and_counted(e
     batch, metrics = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
     assert replayed_keys(batch) == []
     assert (metrics["replay/no_gain"], metrics["replay/missed"], metrics["replay/injected"]) == (1, 1, 0)
+
+
+def test_a_filter_that_throws_groups_away_without_end_fills_no_memory(sampler, monkeypatch):
+    kept = []
+
+    def read(outcomes, *_):
+        made = [stored(step=len(kept)) for _ in outcomes]
+        kept.extend(map(weakref.ref, made))
+        return made
+
+    monkeypatch.setattr(rows, "read_outcomes", lambda keys, _: [outcome(0, 1.0, uid_of(key)) for key in keys])
+    monkeypatch.setattr(rows, "read_trajectories", read)
+    replayer = sampler("+replay.capacity_per_task=2").replayer
+    for number in range(5):
+        replayer.evicted({f"p{number}_0_0": {"global_steps": 1}}, "train")
+    assert len(kept) == 5 and sum(one() is not None for one in kept) <= 2
 
 
 def test_without_replay_the_filter_is_verls_own(empty_queue, rollouts, sampler):
