@@ -52,10 +52,11 @@ def test_no_desktop_is_held_during_the_rest(policy, tokenizer, monkeypatch):
     assert leased == [0]
 
 
-def test_a_desktop_that_ends_in_its_set_up_was_not_ended_by_the_policy(policy, tokenizer, rests):
-    """It was an IndexError, which no retry takes: there was no screenshot yet."""
-    pool = FakePool(FakeScript(end={"reset": [1]}), FakeScript())
-    assert play(policy, ScriptedEngine(tokenizer, [HIT, DONE]), pool, with_backoff(1)).reward_score == 1.0
+@pytest.mark.parametrize(("call", "first"), [("reset", []), ("evaluate", ["Action: dance()"])])
+def test_a_desktop_that_ends_before_any_action_was_not_ended_by_the_policy(policy, tokenizer, rests, call, first):
+    """In its set-up it was an IndexError, which no retry takes. After a malformed reply alone it was a 0."""
+    pool = FakePool(FakeScript(end={call: [1]}), FakeScript())
+    assert play(policy, ScriptedEngine(tokenizer, [*first, HIT, DONE]), pool, with_backoff(1)).reward_score == 1.0
     assert len(pool.desktops) == 2
 
 

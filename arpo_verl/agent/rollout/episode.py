@@ -216,7 +216,7 @@ async def evaluated(task: Task, desktop: LeasedDesktop, player: Player) -> Episo
         before_verdict_s = player.desktop_s
         evaluation = await player.timed(desktop.evaluate())
     except DesktopEndedError as error:
-        if not player.turns:  # the policy has not acted yet
+        if not any(turn.actions or turn.request for turn in player.turns):  # the policy has not acted yet
             raise DesktopSetupError(str(error)) from error
         logger.info("task %s scores 0: %s", task.task_id, error)
         stop_reason, evaluation = StopReason.DESKTOP_ENDED, Evaluation(0.0)
