@@ -49,10 +49,10 @@ class MiniBatches:
         self._unit = unit if shape.rows % unit == 0 else shape.rows
 
     def form(self, batch: Batch, num_episodes: int) -> tuple[Batch, dict[str, float]]:
-        """Set the size of a mini-batch, and fill the batch up to whole ones.
+        """Set the size of a mini-batch, and fill the batch up to whole ones. Return it with its metrics.
 
-        Returns:
-            The batch, and its metrics.
+        Args:
+            num_episodes: those of the policy; successes beside its groups add rows to its mini-batches.
         """
         rows = self._shape.rows_of(num_episodes, len(batch), self._unit)
         updates = self._shape.updates(num_episodes)
@@ -60,7 +60,7 @@ class MiniBatches:
         filled = fill_up(batch, updates * rows)
         return filled, {
             "batch/rows": len(batch),
-            "batch/rows_per_episode": len(batch) / max(1, num_episodes),
+            "batch/rows_per_episode": len(batch) / sum(key.endswith("_0") for key in batch.keys),
             "batch/padding_rows": len(filled) - len(batch),
             "batch/updates": updates,
         }

@@ -8,8 +8,9 @@ import torch
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 
 from arpo_verl.plugin import queue, rows
-from arpo_verl.plugin.padding import fill_up
+from arpo_verl.plugin.padding import MiniBatches, fill_up
 from arpo_verl.plugin.queue import Batch, plain
+from arpo_verl.plugin.trainer_state import BatchShape
 from arpo_verl.replay.labels import RowLabel
 
 
@@ -51,6 +52,12 @@ def test_a_batch_is_filled_up_with_its_shortest_row_which_nothing_counts(empty_q
 def test_a_whole_batch_is_left_as_it_is(empty_queue, rollouts):
     batch = put(rollouts, empty_queue, 1, 2)
     assert fill_up(batch, 2) is batch
+
+
+def test_a_success_beside_its_group_is_an_episode_too(compose):
+    batch = Batch(partition_id="train", keys=["p_0_0", "p_0_1", "p_0_2", "p_1000_0"], tags=[{}] * 4)
+    _, metrics = MiniBatches(compose(), BatchShape(4, 1)).form(batch, num_episodes=1)
+    assert metrics["batch/rows_per_episode"] == 2
 
 
 # In a process of its own: veRL patches the model's class for good.
