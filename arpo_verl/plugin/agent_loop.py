@@ -126,22 +126,20 @@ class GuiAgentLoop(AgentLoopBase):
                     writer,
                     take_in,
                 )
-            solution = await asyncio.to_thread(self._solution, episode)
+            written = [token_id for part in episode.rows for token_id in part.response_ids]
+            solution = await asyncio.to_thread(self._chat.text, written)
             score = await score_episode(
                 self._settings.reward_function, episode, solution, row, unclear_losses, await self._credit(episode, row)
             )
             await writer.finish(episode, score)
         return episode, engine, score
 
-    def _solution(self, episode: Episode) -> str:
-        return self._chat.text([token_id for row in episode.rows for token_id in row.response_ids])
-
     async def _credit(self, episode: Episode, row: Mapping[str, Any]) -> float:
         """Return the weight of partial credit: 0 unless veRL certainly trains on the episode."""
         weight = self._settings.environment.partial_credit
         if weight == 0 or episode.share is None:
             return 0.0
-        return weight if await runs_in_training(str(row.get("uid", ""))) else 0.0
+        return weight if await _is_queued(str(row.get("uid", "")), queue.TRAINING) else 0.0
 
     def _output(self, episode: Episode, engine: _Engine, score: Score) -> list[AgentLoopOutput]:
         """Return the trajectory as veRL's rows. Set every field, since a column must exist in all rows or in none."""
@@ -276,11 +274,6 @@ def _same_in_every_run(row: Mapping[str, Any]) -> str:
 async def runs_in_validation(uid: str) -> bool | None:
     """Return whether veRL validates. It does not say so, but queues validation prompts apart. None: not known."""
     return await _is_queued(uid, queue.VALIDATION)
-
-
-async def runs_in_training(uid: str) -> bool:
-    """Return whether veRL certainly trains on the episode."""
-    return await _is_queued(uid, queue.TRAINING) is True
 
 
 async def _is_queued(uid: str, partition: str) -> bool | None:

@@ -60,21 +60,6 @@ class ModelInputs(AgentLoopWorker):
 
         Args:
             mm_processor_kwargs: the rollout's own, if it had any.
-        """
-        multi_modal_inputs = self.show(screenshots, input_ids, mm_processor_kwargs)
-        attention_mask = torch.ones_like(input_ids)
-        position_ids = self._compute_position_ids(
-            input_ids.unsqueeze(0), attention_mask.unsqueeze(0), multi_modal_inputs
-        )
-        return multi_modal_inputs, position_ids.squeeze(0)
-
-    def show(
-        self,
-        screenshots: Sequence[bytes],
-        input_ids: torch.Tensor,
-        mm_processor_kwargs: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """Return only the row's `multi_modal_inputs`; the arguments are those of `compute`.
 
         Raises:
             ReplayError: the screenshots' sizes do not fit the number of visual tokens in the sequence.
@@ -82,7 +67,11 @@ class ModelInputs(AgentLoopWorker):
         kwargs = self._get_mm_processor_kwargs() if mm_processor_kwargs is None else mm_processor_kwargs
         multi_modal_inputs = lazy_inputs(screenshots, input_ids, self.processor, kwargs)
         self._check_visual_tokens(input_ids, multi_modal_inputs)
-        return multi_modal_inputs
+        attention_mask = torch.ones_like(input_ids)
+        position_ids = self._compute_position_ids(
+            input_ids.unsqueeze(0), attention_mask.unsqueeze(0), multi_modal_inputs
+        )
+        return multi_modal_inputs, position_ids.squeeze(0)
 
     def check_stored(
         self, screenshots: Sequence[bytes], token_ids: Sequence[int], mm_processor_kwargs: Mapping[str, Any] | None

@@ -7,33 +7,19 @@ veRL keeps a row under its key, in a partition, as fields with a tag. A batch th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import transfer_queue as tq
 from tensordict import TensorDict
-from transfer_queue import KVBatchMeta as Batch
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-__all__ = [
-    "TRAINING",
-    "VALIDATION",
-    "Batch",
-    "TensorDict",
-    "clear",
-    "is_queued",
-    "plain",
-    "read",
-    "rebatch",
-    "tags",
-    "write",
-]
-
+Batch: TypeAlias = tq.KVBatchMeta
 # veRL's names. Validation goes through the same sampler in a partition of its own.
 TRAINING, VALIDATION = "train", "val"
 
 
 def read(keys: Sequence[str], partition_id: str, fields: Sequence[str] | None = None) -> TensorDict:
-    """The named fields of the named rows, or all of them; a field that no row has is left out."""
+    """The named fields of the named rows, or all of them; a field that one of them lacks is left out."""
     names = None if fields is None else list(fields)
     return tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=names)
 

@@ -93,10 +93,9 @@ def read_samples(
         step: the training step after which the validation runs.
         decode: turns a reply's tokens into text.
     """
-    extra_info = _column(keys, partition_id, "extra_info") if keys else []
     by_task: dict[str, tuple[str, Mapping[str, Any]]] = {}
-    for key, info in zip(keys, extra_info, strict=True):
-        by_task.setdefault(info["task_id"], (key, info))
+    for key, info in zip(keys, queue.read(keys, partition_id, ["extra_info"])["extra_info"], strict=True):
+        by_task.setdefault(queue.plain(info)["task_id"], (key, queue.plain(info)))
     chosen = [by_task[task_id] for task_id in sorted(by_task, key=_draw)[:count]]
     episodes = {episode_of(key) for key, _ in chosen}
     outcomes = read_outcomes([key for key in keys if episode_of(key) in episodes], partition_id)
@@ -121,10 +120,6 @@ def read_samples(
 def _draw(task_id: str) -> bytes:
     """Return a sort key that does not depend on the names of tasks: neighbours in a file are often alike."""
     return sha256(task_id.encode()).digest()
-
-
-def _column(keys: Sequence[str], partition_id: str, name: str) -> list[Any]:
-    return [queue.plain(value) for value in queue.read(keys, partition_id, [name])[name]]
 
 
 class EpisodeLoggers:

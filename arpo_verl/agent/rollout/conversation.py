@@ -124,7 +124,7 @@ class TokenConversation:
         context = self._chat.next_screenshot(row.token_ids[-1], screen)
         is_full = len(row.screenshots) == self._config.row_screenshots
         if not is_full and self._fits(len(row.prompt_ids), len(row.response_ids) + len(context)):
-            row.add_screenshot(context)
+            row.add_context(context, 1)
             self._screens.append(screen)
             return None
         kept = self._config.screenshots_kept

@@ -74,10 +74,6 @@ class EpisodeSequence:
             )
         self._append(token_ids, 1, log_probs)
 
-    def add_screenshot(self, token_ids: Sequence[int]) -> None:
-        """Append the next screenshot."""
-        self.add_context(token_ids, 1)
-
     def add_context(self, token_ids: Sequence[int], num_screenshots: int) -> None:
         """Append what the policy was shown; it includes so many of the next screenshots."""
         self._append(token_ids, 0, None)

@@ -7,7 +7,7 @@ from arpo_verl.errors import GenerationError
 def test_replies_and_context_in_turn_with_a_mask_and_log_probs_on_replies_alone():
     sequence = EpisodeSequence([1, 2])
     sequence.add_reply([3, 4], [-0.5, -0.25])
-    sequence.add_screenshot([5, 6, 7])
+    sequence.add_context([5, 6, 7], 1)
     sequence.add_reply([8], [-1.0])
     assert sequence.prompt_ids == [1, 2]
     assert sequence.token_ids == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -21,7 +21,7 @@ def test_an_engine_without_log_probs_leaves_none():
     sequence = EpisodeSequence([1])
     assert (sequence.response_log_probs, sequence.replies) == (None, [])
     sequence.add_reply([2, 3], None)
-    sequence.add_screenshot([4])
+    sequence.add_context([4], 1)
     assert sequence.response_log_probs is None
     assert sequence.replies == [Generated((2, 3), None)]
 
