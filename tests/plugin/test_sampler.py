@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support.desktop_harness import eventually
-from support.pictures import screenshot
 from support.queue_rows import TRAJECTORY_FIELDS, advantages_of, equal, read, replayed_keys
 from support.replay_trajectories import outcome, stored
 from verl.experimental.agent_loop import AgentLoopOutput
@@ -254,15 +253,6 @@ def test_the_groups_of_plain_grpo_are_logged_too(empty_queue, rollouts, sampler,
     assert [row["reward"] for row in group["rows"]] == [1.0, 0.0]
 
 
-def test_nothing_is_logged_where_nothing_is_recorded(empty_queue, rollouts, sampler, tmp_path):
-    off = "+gui_agent.record=none"
-    replaying = sampler(off, RECORDED_IN + str(tmp_path))
-    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1), rollouts.output("a", 0.0, seed=2)])
-    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
-    advantages_of(empty_queue, batch, recipe_of(replaying))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_replayed_success_gets_its_screenshots_back(empty_queue, rollouts, sampler, tmp_path):
     kept = "+gui_agent.record=failures_and_replays"
     tq, replaying = empty_queue, sampler(kept, RECORDED_IN + str(tmp_path))
@@ -391,14 +381,6 @@ def test_the_frontier_hears_of_groups_that_are_thrown_away(empty_queue, rollouts
     rollouts.put("p3", [rollouts.output("a", 0.0, seed=i, step=20) for i in (4, 5)], step=20)
     replaying.sample(global_steps=20, partition_id="train", batch_size=1)
     assert counts(frontier) == {"a": [1, 2], "b": [1, 1]}
-
-
-def test_without_frontier_sampling_nothing_of_it_is_logged(empty_queue, rollouts, sampler, tmp_path):
-    replaying = sampler(RECORDED_IN + str(tmp_path))
-    rollouts.put("p1", [rollouts.output("a", 1.0, seed=1), rollouts.output("a", 0.0, seed=2)])
-    _, metrics = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
-    replaying.replayer.records.wait()
-    assert not [name for name in metrics if name.startswith("frontier/")] and not (tmp_path / "frontier.jsonl").exists()
 
 
 def test_a_resumed_queue_loses_the_rows_that_were_trained_on(empty_queue, rollouts, sampler, tmp_path):
@@ -808,18 +790,6 @@ def test_screenshots_are_read_of_successes_alone(empty_queue, rollouts, sampler,
     assert len(pickle.dumps(row["extra_fields"])) < 1000 < len(pickle.dumps(row["screenshots"]))
     (success,) = replaying.replayer.store.trajectories()
     assert list(success.screenshots) == rollouts.output("a", 1.0, seed=2).screenshots
-
-
-def test_screenshots_that_do_not_give_the_sequences_visual_tokens_are_not_replayed(empty_queue, rollouts, sampler):
-    tq, replaying = empty_queue, sampler()
-    output = rollouts.output("a", 1.0, seed=1)
-    output.screenshots[1] = screenshot(9, size=(200, 100))
-    rollouts.put("p1", [output])
-    batch, _ = replaying.sample(global_steps=1, partition_id="train", batch_size=1)
-    tq.kv_clear(keys=batch.keys, partition_id="train")
-    rollouts.put("p2", [rollouts.output("a", 0.0, seed=i, step=2) for i in (2, 3)], step=2)
-    _, metrics = replaying.sample(global_steps=2, partition_id="train", batch_size=1)
-    assert metrics["replay/unusable"] == 1 and metrics["replay/injected"] == 0
 
 
 def test_a_group_all_of_whose_sessions_were_dropped_leaves_a_hole_or_is_drawn_anew(empty_queue, rollouts, sampler):

@@ -16,7 +16,7 @@ from verl.trainer.ppo.v1.utils import MetricsAggregator
 
 from arpo_verl.errors import ConfigError
 from arpo_verl.plugin.trainer_state import BatchShape, LateMetrics, ResumeConfig, trainer_state
-from arpo_verl.replay.labels import RowLabel, labelled_rows
+from arpo_verl.replay.labels import RowLabel
 
 
 def test_every_section_of_a_recipe_leads_to_the_same_state():
@@ -57,10 +57,6 @@ def test_a_label_is_the_uid_with_more_to_it():
     assert label == "uid" and hash(label) == hash("uid") and {"uid": 1}[label] == 1
     for same in (pickle.loads(pickle.dumps(label)), copy.deepcopy(label)):
         assert (same, same.key, same.is_replay, same.has_log_probs) == ("uid", "uid_3_0", True, False)
-
-
-def test_padding_rows_carry_none():
-    assert labelled_rows(["pad", RowLabel("u", "u_0_0"), "pad"]) == {1: "u"}
 
 
 def test_stock_grpo_groups_labelled_rows_as_it_groups_plain_ones():

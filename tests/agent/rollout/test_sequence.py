@@ -17,15 +17,6 @@ def test_replies_and_context_in_turn_with_a_mask_and_log_probs_on_replies_alone(
     assert sequence.replies == [Generated((3, 4), (-0.5, -0.25)), Generated((8,), (-1.0,))]
 
 
-def test_an_engine_without_log_probs_leaves_none():
-    sequence = EpisodeSequence([1])
-    assert (sequence.response_log_probs, sequence.replies) == (None, [])
-    sequence.add_reply([2, 3], None)
-    sequence.add_context([4], 1)
-    assert sequence.response_log_probs is None
-    assert sequence.replies == [Generated((2, 3), None)]
-
-
 @pytest.mark.parametrize(
     ("replies", "got"),
     [

@@ -305,7 +305,6 @@ SOUND = [
         "model.lora_rank=32 model.lora_adapter_path=somebody/adapter actor.use_kl_loss=true rollout.limit_images=15 "
         f"{FSDP}.mixed_precision.param_dtype=bf16 model.hf_config_path=./",
     ),
-    (FULL, "trainer.v1.trainer_mode=colocate_async"),
     (
         FULL,
         "data.tasks.sampling=frontier "
