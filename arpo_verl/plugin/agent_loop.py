@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from PIL import Image
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput, register
+from verl.experimental.agent_loop.tool_agent_loop import SPEC_DECODE_EXTRA_KEYS
 from verl.workers.rollout.replica import TokenOutput
 
 from arpo_verl.agent.rollout.chat import ChatTokenizer
@@ -256,6 +257,9 @@ class _Engine:
         first, self.extra_fields = self.extra_fields, {**output.extra_fields, **self.extra_fields}
         if first and output.extra_fields.get("max_global_steps") is not None:
             self.extra_fields["max_global_steps"] = output.extra_fields["max_global_steps"]
+        for name in SPEC_DECODE_EXTRA_KEYS:
+            if name in first and name in output.extra_fields:
+                self.extra_fields[name] = first[name] + output.extra_fields[name]
 
 
 def _same_in_every_run(row: Mapping[str, Any]) -> str:

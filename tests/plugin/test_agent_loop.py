@@ -98,8 +98,8 @@ def test_a_hit_square_is_rewarded_and_the_fields_of_the_contract_are_there(polic
     assert type(fields["stop_reason"]) is str and "screenshots" not in fields
     assert [shot[:4] for shot in output.as_dict()["screenshots"]] == [b"\x89PNG"] * 2
     assert output.num_turns == 4
-    # As veRL's own loops: the first turn's policy version and the last one's.
-    assert (fields["min_global_steps"], fields["max_global_steps"]) == (1, 2)
+    # As veRL's own loops: the first turn's policy version and the last one's, and all turns' drafts.
+    assert [fields[name] for name in ("min_global_steps", "max_global_steps", "spec_num_draft_tokens")] == [1, 2, 6]
     # (20, 20) of 364x252 is (35.2, 38.1) of 640x480.
     assert pool.desktops[0].actions == [Click(Point(35, 38)), Finish()]
     assert output.metrics.generate_sequences > 0 and output.metrics.tool_calls > 0

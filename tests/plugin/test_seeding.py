@@ -65,7 +65,7 @@ def test_a_recorded_success_becomes_the_trajectory_of_its_rollout(policy, seed_p
     assert trajectory.rollout_log_probs.tolist() == pytest.approx(output.response_logprobs)
     assert list(trajectory.screenshots) == output.screenshots
     assert (trajectory.reward, trajectory.success, trajectory.num_turns, trajectory.step) == (1.0, 1.0, 4, 0)
-    of_engine = {"global_steps", "min_global_steps", "max_global_steps"}
+    of_engine = {"global_steps", "min_global_steps", "max_global_steps", "spec_num_draft_tokens"}
     assert trajectory.extra_fields == {k: v for k, v in output.extra_fields.items() if k not in of_engine}
     assert (report.stored, report.with_log_probs, not report.skipped) == (1, 1, True)
 

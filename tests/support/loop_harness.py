@@ -46,11 +46,12 @@ class ScriptedEngine:
         log_probs = [-(count + i + 1) / 1000 for i in range(len(token_ids))]
         self.written.append((token_ids, log_probs))
         step = len(self.calls)
+        versions = {"global_steps": step, "min_global_steps": step, "max_global_steps": step}
         output = {
             "token_ids": token_ids,
             "log_probs": log_probs if self.log_probs else None,
             "stop_reason": "completed",
-            "extra_fields": {"global_steps": step, "min_global_steps": step, "max_global_steps": step},
+            "extra_fields": {**versions, "spec_num_draft_tokens": 3},
         }
         return TokenOutput(**{**output, **self.outputs})
 
