@@ -132,6 +132,7 @@ class HarnessClient:
         with self._ended_by_length(request):
             self._chat.check(request)
             image_ids = await self._take_images(request)
+            self._check_open(request.is_trained)  # others may have come first
             asked = self._asked_with(request, image_ids)
             ask = self._chat.prepare(asked)
             _FITTED.add(asyncio.get_running_loop())
