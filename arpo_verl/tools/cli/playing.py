@@ -203,5 +203,6 @@ def image_geometry(processor: Path | None, playing: Playing) -> ImageGeometry:
         from arpo_verl.plugin.settings import load_processor
 
         return ImageGeometry.from_processor(load_processor(processor), playing.pixels)
-    usual = playing.settings.agent.family.image
-    return ImageGeometry(usual.factor, *(playing.pixels.values() or (usual.min_pixels, usual.max_pixels)))
+    usual = playing.settings.agent.family.image._asdict()
+    limits = playing.pixels if check_pixel_limits(playing.pixels) else usual
+    return ImageGeometry(usual["factor"], limits["min_pixels"], limits["max_pixels"])

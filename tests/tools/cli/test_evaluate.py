@@ -62,6 +62,8 @@ def test_screenshots_are_resized_as_the_models_processor_would():
     assert geometry_of() == ImageGeometry(*load_family("ui_tars_15").image)
     assert geometry_of("--agent", "model_family=qwen3_vl") == ImageGeometry(*load_family("qwen3_vl").image)
     assert geometry_of("--min-pixels", "3136", "--max-pixels", "1000000") == ImageGeometry(28, 3136, 1000000)
+    playing = dataclasses.replace(read(*FAKE), pixels={"max_pixels": 9, "min_pixels": 4, "do_resize": True})
+    assert image_geometry(None, playing) == ImageGeometry(28, 4, 9)
 
 
 def test_the_models_own_processor_says_so_itself(model_path, policy):
