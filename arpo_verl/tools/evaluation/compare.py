@@ -17,7 +17,7 @@ _ORDINALS = ("the first", "the second")
 
 def compare(first: Evaluated, second: Evaluated) -> str:
     """Describe, within each turn budget that both have, how they differ on the tasks that both have results of; before
-    that, what only one of them has, and the settings that differ.
+    that, what only one of them has, and the settings and tasks that differ.
 
     Raises:
         ConfigError: they have no task in common within one budget.
@@ -45,6 +45,8 @@ def compare(first: Evaluated, second: Evaluated) -> str:
     names = sorted({*first.settings, *second.settings})
     if differing := [name for name in names if first.settings.get(name) != second.settings.get(name)]:
         lines.append(f"Settings that differ: {', '.join(differing)}")
+    if changed := [id for id, digest in first.digests.items() if second.digests.get(id, digest) != digest]:
+        lines.append(f"Of one name, with another content: {_listed(changed)}")
     return "\n".join([*lines, *pairings])
 
 

@@ -45,6 +45,7 @@ class _Settings(msgspec.Struct):
 class _Task(msgspec.Struct):
     task_id: str
     domain: str
+    sha256: str = ""
 
 
 class _EvaluationFile(msgspec.Struct):
@@ -90,6 +91,7 @@ class EvaluationFolder:
             raise ConfigError(f"{path} must be an evaluation's folder, with its {EVALUATION_FILE}: {error}") from error
         self.settings: Mapping[str, Any] = self.content["settings"]
         self._domains = {task.task_id: task.domain for task in file.tasks}
+        self._digests = {task.task_id: task.sha256 for task in file.tasks}
         self._budgets = sorted(file.settings.max_steps)
 
     @classmethod
@@ -149,7 +151,7 @@ class EvaluationFolder:
         lines = read_lines(self.path / FAULTS_FILE, FailedTrial)
         faults = {(fault.task_id, fault.max_steps, fault.run): fault for fault in lines}
         unsettled = tuple(fault for key, fault in faults.items() if key not in found and fault.task_id in place)
-        return Evaluated(tuple(ordered), unsettled, self.settings, dict(self._domains))
+        return Evaluated(tuple(ordered), unsettled, self.settings, self._domains, self._digests)
 
     def _episodes(self) -> Iterator[tuple[Trial, tuple[Result, ...]]]:
         """Yield every recorded episode's trial, and its results."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from arpo_verl.types import StopReason
@@ -68,3 +68,5 @@ class Evaluated:
     """Its settings, from `evaluation.json`."""
     domains: Mapping[str, str]
     """Every task that it may play, in order, with its domain."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """Of each task's content."""
