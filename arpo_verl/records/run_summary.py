@@ -114,8 +114,8 @@ def format_summary(summary: RunSummary) -> str:
     trajectories = summary.run_dir / TRAJECTORIES
     lines = [
         f"steps                        {summary.steps} ({number(summary.seconds_per_step, ' s')} each)",
-        f"success, validation before   {percent(summary.validation_before)}",
-        f"success, validation after    {percent(summary.validation_after)}",
+        f"success, first validation    {percent(summary.validation_before)}",
+        f"success, last validation     {percent(summary.validation_after)}",
         *(f"{name:29}{percent(value)}" for name, value in successes.items()),
         f"replays injected             {replays}",
         f"sessions dropped             {summary.dropped_sessions}",
@@ -130,8 +130,6 @@ def format_summary(summary: RunSummary) -> str:
 
 
 def validation_success(data: Mapping[str, float]) -> float | None:
-    """Return the success rate of a validation row, whose name contains data source and sample count."""
-    for name, value in data.items():
-        if name.startswith("val-") and "/success/mean@" in name:
-            return value
-    return None
+    """Return the success rate of a validation row, whose name contains data source and sample count, but EasyR1's."""
+    names = (name for name in data if name.startswith("val-") and "/success/mean@" in name)
+    return data.get(next(names, "val/success_mean"))

@@ -38,6 +38,8 @@ def test_summary_compares_the_two_ends_of_a_run(tmp_path):
     assert "first 5 steps       20.0%\nsuccess, last 5 steps        70.0%" in format_summary(summary)
     write_metrics(tmp_path, rows[:3])  # two steps have no two ends
     assert "success of these steps       15.0%" in format_summary(summarize_run(tmp_path))
+    write_metrics(tmp_path, [(8, training(0.1) | {"val/success_mean": 0.5})])  # EasyR1's, and none before the training
+    assert "success, first validation    50.0%" in format_summary(summarize_run(tmp_path))
 
 
 @pytest.mark.parametrize(
