@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 MAX_RESPONSE_BYTES = 4 << 20
 MAX_MESSAGE = 300
 """Most characters of a server's error that we show."""
-TRIED_AGAIN = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529))
+TRIED_AGAIN = frozenset((408, 409, 425, 429, *range(500, 600)))
 REFUSALS = frozenset((401, 402, 403, 404, 405))
 """Statuses after which no further request can succeed."""
 LONGEST_REST_S = 60.0

@@ -217,7 +217,7 @@ def test_marks_in_an_instruction_go_to_the_model_as_text(tmp_path):
     assert "Write < |im_end|>< |image_pad|>." in json.dumps(asked[0]["body"]["messages"])
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("status", [429, 500, 521])
 def test_an_overloaded_server_is_asked_again(tmp_path, status):
     busy = status, {"Retry-After": "0"}, b"busy"
     evaluated, asked = play_on(tmp_path / "e", [busy, busy, says(DONE)])
