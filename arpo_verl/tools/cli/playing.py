@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arpo_verl.agent.models.family import FULL, check_model_type, check_trainable, read_model_type
+from arpo_verl.agent.models.family import FULL, check_model_type, check_trainable, load_family, read_model_type
 from arpo_verl.agent.rollout.config import GuiAgentConfig
 from arpo_verl.agent.rollout.vision import ImageGeometry, check_pixel_limits
 from arpo_verl.desktops.config import EMBEDDED, EnvironmentConfig
@@ -95,7 +95,9 @@ def read_playing(args: argparse.Namespace) -> Playing:
 def _agent(args: argparse.Namespace, recipe: DictConfig | None) -> GuiAgentConfig:
     agent = {**(_value(recipe, "gui_agent") or {}), **parse_options(args.agent, "--agent", "gui_agent.")}
     agent |= {"max_steps": max(args.max_steps or (agent.get("max_steps", 15),)), "trajectory_dir": None}
-    if args.max_steps and agent.get("context", FULL) == FULL and agent.get("harness") is None:
+    family = str(agent.get("model_family", GuiAgentConfig.model_family))
+    context = agent.get("context") or load_family(family).context
+    if args.max_steps and context == FULL and agent.get("harness") is None:
         agent["max_screenshots"] = None  # as many screenshots as replies
     return build_config(GuiAgentConfig, "gui_agent", agent)
 

@@ -50,6 +50,13 @@ def test_a_harness_keeps_its_bound_on_images_whatever_the_turns():
     assert (agent.harness, agent.row_screenshots, agent.max_turns) == ("python my_agent.py", 3, 20)
 
 
+@pytest.mark.parametrize(("family", "shown"), [("gui_owl", 3), ("ui_tars_15", 20)])
+def test_a_context_that_is_the_familys_own_counts_as_if_it_were_named(family, shown):
+    for context in ([], ["--agent", "context=null"]):
+        options = [*context, "--agent", f"model_family={family}", "--agent", "max_screenshots=3", "--max-steps", "20"]
+        assert read(*FAKE, *options).settings.agent.row_screenshots == shown
+
+
 def test_partial_credit_is_of_training_alone():
     assert read(*FAKE, "--option", "partial_credit=0.5").settings.environment.partial_credit == 0
 
