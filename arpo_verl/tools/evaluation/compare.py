@@ -22,11 +22,8 @@ def compare(first: Evaluated, second: Evaluated) -> str:
     Raises:
         ConfigError: they have no task in common within one budget.
     """
-    budgets = [{result.budget for result in one.results} for one in (first, second)]
     pairings, left_out = [], []
-    for number, alone in enumerate((budgets[0] - budgets[1], budgets[1] - budgets[0])):
-        left_out += [f"at most {budget} turns: {_ORDINALS[number]} evaluation alone" for budget in alone]
-    for budget in sorted(budgets[0] & budgets[1]):
+    for budget in sorted({result.budget for one in (first, second) for result in one.results}):
         scores = [scores_by_task(r for r in one.results if r.budget == budget) for one in (first, second)]
         both = [task_id for task_id in scores[0] if task_id in scores[1]]
         left_out += [

@@ -2,6 +2,7 @@
 
 import random
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -50,7 +51,9 @@ def test_a_difference_on_every_task_is_told():
     second = evaluated({f"t{i}": [1.0, 0.0, 1.0, 1.0] for i in range(16)}, policy={"model": "n"})
     told = compare(first, second)
     assert "+50.0 points" in told and told.endswith("the second is better.") and "interval +43.1 to +56.9" in told
-    assert "Settings that differ: policy" in told
+    assert "Settings that differ: policy" in told and "content" not in told
+    changed = [replace(one, digests={"t1": "same", "t2": by}) for by, one in (("x", first), ("y", second))]
+    assert "with another content: 1 tasks (t2)\n" in compare(*changed)
     assert compare(second, first).endswith("the second is worse.")
 
 
@@ -58,12 +61,12 @@ A, Z = evaluated({"a": [1.0]}), evaluated({"z": [1.0]})
 LONGER = evaluated({"a": [1.0]}, budgets=(50,))
 BOTH = evaluated({"a": [1.0], "b": [1.0]}, budgets=(15, 50))
 LEFT_OUT = [
-    (BOTH, evaluated({"b": [1.0], "c": [1.0], "d": [0.0]}), "at most 50 turns: the first evaluation alone"),
+    (BOTH, evaluated({"b": [1.0], "c": [1.0], "d": [0.0]}), "at most 50 turns: 2 tasks (a, b) of the first alone"),
     (BOTH, evaluated({"b": [1.0], "c": [1.0], "d": [0.0]}), "at most 15 turns: 1 tasks (a) of the first alone"),
     (BOTH, evaluated({"b": [1.0], "c": [1.0], "d": [0.0]}), "at most 15 turns: 2 tasks (c, d) of the second alone"),
-    (A, LONGER, "at most 15 turns: the first evaluation alone"),
+    (A, LONGER, "at most 15 turns: 1 tasks (a) of the first alone"),
     (A, Z, "1 tasks (z) of the second alone"),
-    (A, evaluated({}), "the first evaluation alone"),
+    (A, evaluated({}), "1 tasks (a) of the first alone"),
 ]
 
 
