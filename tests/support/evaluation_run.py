@@ -3,6 +3,7 @@
 python -m support.evaluation_run OUT [KILL_AT]     at the beginning of its KILL_AT-th episode
 """
 
+import json
 import os
 import signal
 import sys
@@ -12,11 +13,13 @@ from pathlib import Path
 from arpo_verl.agent.rollout.config import GuiAgentConfig
 from arpo_verl.agent.rollout.scripted import ScriptedConversation, replies_of
 from arpo_verl.desktops.config import EnvironmentConfig
+from arpo_verl.records.documents import folder_of
 from arpo_verl.tools.evaluation import runner
+from arpo_verl.tools.evaluation.folder import uid_of
 from arpo_verl.tools.evaluation.policy import Sampling
 from arpo_verl.tools.evaluation.runner import EvaluationSettings
 from arpo_verl.tools.evaluation.schedule import EachRun
-from arpo_verl.types import Size, Task
+from arpo_verl.types import EpisodeId, Size, Task
 from support.fake_pool import DONE, HIT, FakePool
 
 TASKS = [Task(name, f"Do {name}.", {"id": name}, "os") for name in ("a", "b", "c", "d")]
@@ -65,6 +68,16 @@ def play(out, policy, *scripts, tasks=TASKS, runs=RUNS, **values):
     scheduler = EachRun([task.task_id for task in tasks], runs, chosen.budgets)
     with pool_of(FakePool(*scripts)):
         return runner.evaluate(out, tasks, scheduler, policy, chosen)
+
+
+def record(folder, trial, **content):
+    """An episode as the recorder leaves it."""
+    place = folder.trajectories / folder_of(EpisodeId(0, uid_of(trial), trial.run), trial.task_id)
+    place.mkdir(parents=True)
+    values = {"task_id": trial.task_id, "uid": uid_of(trial), "session": trial.run, "num_turns": 3}
+    values |= {"stop_reason": "finished", "success": 1.0, **content}
+    (place / "episode.json").write_text(json.dumps(values))
+    return place
 
 
 def main(out, kill_at):

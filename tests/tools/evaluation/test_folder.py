@@ -1,30 +1,19 @@
 """An evaluation's folder: what counts is what is recorded."""
 
-import json
 import shutil
 import subprocess
 import sys
 
 import pytest
+from support.evaluation_run import record
 
 from arpo_verl.errors import ConfigError
-from arpo_verl.records.documents import folder_of
-from arpo_verl.tools.evaluation.folder import EvaluationFolder, uid_of
+from arpo_verl.tools.evaluation.folder import EvaluationFolder
 from arpo_verl.tools.evaluation.results import FailedTrial, Trial
-from arpo_verl.types import EpisodeId, StopReason, Task
+from arpo_verl.types import StopReason, Task
 
 TASKS = [Task("a", "Do a.", {"id": "a"}, "os"), Task("b", "Do b.", {"id": "b"})]
 SETTINGS = {"max_steps": [5, 15], "policy": {"model": "m"}, "temperature": 0.6}
-
-
-def record(folder, trial, **content):
-    """An episode as the recorder leaves it."""
-    place = folder.trajectories / folder_of(EpisodeId(0, uid_of(trial), trial.run), trial.task_id)
-    place.mkdir(parents=True)
-    values = {"task_id": trial.task_id, "uid": uid_of(trial), "session": trial.run, "num_turns": 3}
-    values |= {"stop_reason": "finished", "success": 1.0, **content}
-    (place / "episode.json").write_text(json.dumps(values))
-    return place
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import json
 import re
 
 import pytest
+from support.evaluation_run import record
 
-from arpo_verl.records.documents import folder_of
-from arpo_verl.tools.evaluation.folder import uid_of
+from arpo_verl.tools.evaluation.folder import EvaluationFolder
 from arpo_verl.tools.evaluation.report import write_report
 from arpo_verl.tools.evaluation.results import Evaluated, FailedTrial, Result, Trial
 from arpo_verl.tools.evaluation.tables import table_of, to_csv, to_json, to_markdown
-from arpo_verl.types import EpisodeId, StopReason
+from arpo_verl.types import StopReason
 
 SETTINGS = {"max_steps": [5, 15], "policy": {"model": "org/model"}}
 
@@ -93,11 +93,7 @@ def written(tmp_path):
     tasks = [{"task_id": "a", "domain": "os"}, {"task_id": "../b", "domain": ""}]
     (tmp_path / "evaluation.json").write_text(json.dumps({"settings": SETTINGS, "tasks": tasks}))
     for task_id, run, success in [("a", 0, 1.0), ("a", 1, 0.0), ("../b", 0, 0.5)]:
-        uid = uid_of(Trial(task_id, run, 15))
-        place = tmp_path / "trajectories" / folder_of(EpisodeId(0, uid, run), task_id)
-        place.mkdir(parents=True)
-        values = {"task_id": task_id, "uid": uid, "session": run, "num_turns": 3}
-        (place / "episode.json").write_text(json.dumps({**values, "stop_reason": "finished", "success": success}))
+        record(EvaluationFolder(tmp_path), Trial(task_id, run, 15), success=success)
     write_report(tmp_path)
     return tmp_path
 
