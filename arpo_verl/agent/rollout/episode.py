@@ -16,7 +16,7 @@ from arpo_verl.agent.rollout.config import GuiAgentConfig
 from arpo_verl.agent.rollout.conversation import Conversation, Generate, TokenConversation, TokenLimits
 from arpo_verl.agent.rollout.sequence import EpisodeSequence
 from arpo_verl.agent.rollout.vision import decode_screenshot
-from arpo_verl.errors import ActionError, ActionParseError, DesktopEndedError, DesktopSetupError
+from arpo_verl.errors import ActionError, ActionParseError, DesktopEndedError, DesktopSetupError, RequestError
 from arpo_verl.types import Action, Evaluation, Fail, Finish, MetricCall, Observation, Size, StopReason, Task
 
 logger = logging.getLogger(__name__)
@@ -268,7 +268,13 @@ class _Player(Player):
         self._conversation.open(task, Size(*image.size))
         self._keep(observation, image)
         while True:
-            actions = await self._reply()
+            try:
+                actions = await self._reply()
+            except RequestError:  # a server has the conversation for longer than the model's context
+                if not self.turns:
+                    raise
+                del self.images[-1], self.screenshots[-1]  # no reply saw them
+                return StopReason.TOKEN_LIMIT
             if not actions:
                 return StopReason.PARSE_ERROR
             stop_reason, observation = await self._act(actions)

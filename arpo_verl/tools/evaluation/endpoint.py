@@ -122,6 +122,7 @@ class Endpoint:
 
         Raises:
             EndpointError: no usable answer came, after all attempts.
+            RequestError: the server says that a request is longer than the model's context.
             ConfigError: the server refuses us.
         """
         for attempt in range(self._attempts):
@@ -182,8 +183,10 @@ class Endpoint:
             raise ConfigError(f"{self.url} refuses our requests, {told}; {remedy}")
         if _FILTERED.search(content):
             raise ConfigError(f"{self.url} filters a request, {told}; {NO_FILTER}")
-        kind = _TooLong if status == 400 and _CONTEXT_LENGTH.search(content) else EndpointError
-        raise kind(f"{self.url} refused a request, {told}; is it longer than the model's context (--context)?")
+        refused = f"{self.url} refused a request, {told}; is it longer than the model's context (--context)?"
+        if status == 400 and _CONTEXT_LENGTH.search(content):
+            raise RequestError(refused, status, TOO_LONG)
+        raise EndpointError(refused)
 
     def shown(self, text: str) -> str:
         """Return a text for a message, without the key, a proxy's password and control characters."""
@@ -406,10 +409,7 @@ class _EndpointChat:
         request = asked.request
         more = {"tools": list(request.tools), "stop": list(request.stops)}
         more = {name: values for name, values in more.items() if values}
-        try:
-            reply = await self._replies.ask(await self._messages(asked), number, max_tokens=asked.max_tokens, **more)
-        except _TooLong as error:
-            raise RequestError(str(error), 400, TOO_LONG) from error
+        reply = await self._replies.ask(await self._messages(asked), number, max_tokens=asked.max_tokens, **more)
         prompt_tokens, context = reply.prompt_tokens, self._replies.policy.most_tokens
         if context is not None and prompt_tokens + asked.max_tokens > context:
             message = f"the prompt has {prompt_tokens} tokens, and with a reply of {asked.max_tokens} it must fit into"
@@ -433,10 +433,6 @@ class _EndpointChat:
         if is_like_own and (said := self._said.get(message.spoken)) is not None:
             message = msgspec.structs.replace(message, content=said)
         return message.sent([self._urls[id] for id in message.image_ids])
-
-
-class _TooLong(EndpointError):
-    """A request that is longer than the model's context, as its server says."""
 
 
 class _Again(Exception):

@@ -32,7 +32,7 @@ from arpo_verl.desktops.config import EnvironmentConfig
 from arpo_verl.desktops.pool.attempts import attempt_until_whole
 from arpo_verl.desktops.pool.desktop_pool import MESSAGE_CHARACTERS, DesktopPool, Session
 from arpo_verl.desktops.pool.own_pool import own_pool
-from arpo_verl.errors import ConfigError, DesktopError, GenerationError
+from arpo_verl.errors import ConfigError, DesktopError, GenerationError, RequestError
 from arpo_verl.lib.config import require
 from arpo_verl.records.recorder import Recorder
 from arpo_verl.reward import compute_score
@@ -197,7 +197,7 @@ class _Evaluation:
 
         try:
             await attempt_until_whole(self._desktops(), self.settings.environment, trial.task_id, attempt)
-        except (DesktopError, GenerationError) as error:
+        except (DesktopError, GenerationError, RequestError) as error:
             return self._fault(trial, error)
         except ConfigError as error:
             raise ConfigError(f"{error} (task {trial.task_id})") from error
@@ -223,7 +223,7 @@ class _Evaluation:
             trial.task_id, trial.run, trial.max_steps, type(error).__name__, str(error)[:MESSAGE_CHARACTERS]
         )
         self.folder.add_fault(fault)
-        if isinstance(error, GenerationError):
+        if not isinstance(error, DesktopError):
             self.failed_in_a_row += 1
             if self.failed_in_a_row == FAULTS_IN_A_ROW:
                 raise error

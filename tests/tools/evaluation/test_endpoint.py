@@ -183,8 +183,9 @@ def test_the_same_trial_is_asked_with_the_same_seeds(tmp_path):
         (says(HIT, "length"), None, "parse_error"),
         (says(None), None, "parse_error"),
         (says(HIT, total=1000), 1150, "token_limit"),
+        ([says(HIT), (400, {}, b"context_length_exceeded")], None, "token_limit"),
     ],
-    ids=["no end", "no words", "full context"],
+    ids=["no end", "no words", "full context", "unknown context"],
 )
 def test_an_episode_ends_where_a_reply_is_malformed_or_the_context_is_full(tmp_path, answer, context, reason):
     evaluated, _ = play_on(tmp_path / "e", answer, context=context)
