@@ -36,9 +36,7 @@ def compare(first: Evaluated, second: Evaluated) -> str:
     if not pairings:
         what = "; ".join(left_out) or "neither has a result"
         raise ConfigError(f"the two evaluations have no results of the same task within the same budget: {what}")
-    lines = [f"  {one}" for one in left_out]
-    if left_out:
-        lines.insert(0, "Left out, since only one of the two has them:")
+    lines = ["Left out, since only one of the two has them:", *(f"  {one}" for one in left_out)] if left_out else []
     names = sorted({*first.settings, *second.settings})
     if differing := [name for name in names if first.settings.get(name) != second.settings.get(name)]:
         lines.append(f"Settings that differ: {', '.join(differing)}")

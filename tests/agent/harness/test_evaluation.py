@@ -153,20 +153,16 @@ def test_whatever_is_asked_leaves_a_record_that_can_be_read(tmp_path, policy, cu
 
 
 def test_a_smaller_budget_is_played_apart_and_ends_at_its_own_limit(tmp_path, policy):
-    begun = []
+    begun, agent = [], {**OWN_LOOP, "max_screenshots": 5}
     speaking = Speaking(policy, [MISS, HIT, DONE], begun.append)
-    evaluated = play(
-        tmp_path, speaking, tasks=TASKS[:1], runs=1, budgets=(1, 3, 8), agent={**OWN_LOOP, "max_screenshots": 5}
-    )
+    evaluated = play(tmp_path, speaking, tasks=TASKS[:1], runs=1, budgets=(1, 3, 8), agent=agent)
     assert begun == [Trial("a", 0, 8), Trial("a", 0, 1)]
     found = [(result.budget, result.success, result.turns, result.stop_reason.value) for result in evaluated.results]
     assert found == [(1, 0.0, 1, "step_limit"), (3, 1.0, 3, "finished"), (8, 1.0, 3, "finished")]
 
 
 def test_a_filter_has_the_harness_play_once_it_has_done_nothing_itself(tmp_path, policy):
-    rule = KeepRule.parse("1 <= successes <= 3", 4)
+    rule, how = KeepRule.parse("1 <= successes <= 3", 4), settings(desktops=1, agent=OWN_LOOP)
     with pool_of(FakePool()):
-        filtered = filter_tasks(
-            tmp_path, TASKS[:1], rule, Speaking(policy), settings(desktops=1, agent=OWN_LOOP), error=0.0, group_size=4
-        )
+        filtered = filter_tasks(tmp_path, TASKS[:1], rule, Speaking(policy), how, error=0.0, group_size=4)
     assert [(task.fate, task.runs) for task in filtered.tasks] == [(Fate.TOO_MANY, 4)]

@@ -32,10 +32,13 @@ def test_a_recipe_says_how_and_options_win():
     assert playing.settings.budgets == (8,) and len(playing.tasks) == 32
     assert environment.provider == "embedded" and environment.num_desktops == 8 and environment.status_file is None
     options = ["--max-steps", "4,20", "--agent", "max_reply_tokens=64", "--desktops", "3"]
-    playing = read("--recipe", "embedded", *options, "--option", "action_pause_s=1")
+    options += ["--option", "action_pause_s=1", "--option", "partial_credit=0.5"]
+    playing = read("--recipe", "embedded", *options)
     assert playing.settings.budgets == (4, 20) and playing.settings.agent.max_turns == 20
     assert playing.settings.agent.max_reply_tokens == 64
-    assert playing.settings.environment.num_desktops == 3 and playing.settings.environment.action_pause_s == 1
+    environment = playing.settings.environment
+    # Partial credit is of training alone.
+    assert (environment.num_desktops, environment.action_pause_s, environment.partial_credit) == (3, 1, 0)
 
 
 def test_without_one_it_is_as_ui_tars_was_trained():
@@ -48,10 +51,6 @@ def test_without_one_it_is_as_ui_tars_was_trained():
 def test_all_but_a_whole_history_keep_their_bound_on_images_whatever_the_turns(option, shown):
     agent = read(*FAKE, "--agent", option, "--agent", "max_screenshots=3", "--max-steps", "4,20").settings.agent
     assert (agent.row_screenshots, agent.max_turns) == (shown, 20)
-
-
-def test_partial_credit_is_of_training_alone():
-    assert read(*FAKE, "--option", "partial_credit=0.5").settings.environment.partial_credit == 0
 
 
 def test_screenshots_are_resized_as_the_models_processor_would():

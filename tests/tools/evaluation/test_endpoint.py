@@ -232,10 +232,6 @@ def _endless(handler):
         handler.wfile.write(b" " * (1 << 20))
 
 
-def _hanging_up(handler):
-    handler.connection.close()
-
-
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
@@ -247,7 +243,7 @@ def _hanging_up(handler):
         ((200, {"Content-Length": "999"}, b"{}"), "ClientPayloadError"),
         ((200, {}, KEY.encode()), r"\*\*\*"),
         (_endless, "more than 4 MiB"),
-        (_hanging_up, "ServerDisconnected"),
+        (lambda handler: handler.connection.close(), "ServerDisconnected"),
     ],
     ids=["500", "html", "deep", "list", "gzip", "short", "key", "endless", "hang-up"],
 )

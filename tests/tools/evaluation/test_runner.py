@@ -79,34 +79,30 @@ def test_what_always_fails_is_a_fault_and_played_again_the_next_time(tmp_path):
     assert len(evaluated.results) == 2 and evaluated.faults == ()
 
 
-class Gone(Scripted):
+def gone(*good):
     """A server that answers some trials alone."""
 
-    def __init__(self, *good):
-        super().__init__()
-        self.good = good
-
-    def conversation(self, config, sampling, trial):
-        if trial.run not in self.good:
+    def begun(trial):
+        if trial.run not in good:
             raise EndpointError("no server")
-        return super().conversation(config, sampling, trial)
+
+    return Scripted(begun=begun)
 
 
 def test_an_engine_that_is_gone_ends_the_evaluation_and_one_in_trouble_does_not(tmp_path):
     with pytest.raises(EndpointError, match="no server"):
-        play(tmp_path / "gone", Gone(), runs=10, desktops=1)
+        play(tmp_path / "gone", gone(), runs=10, desktops=1)
     assert len(EvaluationFolder(tmp_path / "gone").read().faults) == 8
-    evaluated = play(tmp_path / "trouble", Gone(0, 2, 4), tasks=TASKS, runs=6, desktops=1)
+    evaluated = play(tmp_path / "trouble", gone(0, 2, 4), tasks=TASKS, runs=6, desktops=1)
     assert (len(evaluated.results), len(evaluated.faults)) == (12, 12)
 
 
 def test_a_wrong_setting_ends_it_at_once(tmp_path):
-    class Refused(Scripted):
-        def conversation(self, config, sampling, trial):
-            raise ConfigError("status 401")
+    def refused(trial):
+        raise ConfigError("status 401")
 
     with pytest.raises(ConfigError, match="401"):
-        play(tmp_path / "e", Refused())
+        play(tmp_path / "e", Scripted(begun=refused))
     assert EvaluationFolder(tmp_path / "e").read().results == ()
 
 
