@@ -18,7 +18,6 @@ from typing import Any
 import ray
 import torch
 from omegaconf import OmegaConf
-from tensordict import TensorDict
 from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
@@ -27,7 +26,7 @@ from arpo_verl.engines.vllm.images import OPTION as IMAGE_CACHE_OPTION
 from arpo_verl.lib.post_import import require_registered
 from arpo_verl.plugin.model_inputs import lazy_inputs
 from arpo_verl.plugin.prompts import EndedPrompt, FruitlessPrompts, LostSessions, Prompts
-from arpo_verl.plugin.queue import plain
+from arpo_verl.plugin.queue import TensorDict, plain
 from arpo_verl.plugin.rows import SCREENSHOTS
 from arpo_verl.plugin.settings import connect_pool, load_settings
 from arpo_verl.plugin.trainer_state import trainer_state

@@ -18,9 +18,9 @@ from typing import Any
 
 import ray
 from ray.actor import ActorHandle
-from tensordict import TensorDict
 
 from arpo_verl.desktops.pool.desktop_pool import DesktopPool
+from arpo_verl.plugin.queue import TensorDict
 from arpo_verl.plugin.run_watch import GO_ON, Lasting, RunWatch, in_words
 
 FRUITLESS_BATCHES = 3

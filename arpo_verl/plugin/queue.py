@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import transfer_queue as tq
-from tensordict import TensorDict
+from tensordict import TensorDict as TensorDict
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 Batch: TypeAlias = tq.KVBatchMeta
