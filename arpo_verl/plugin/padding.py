@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from arpo_verl.plugin import queue
 from arpo_verl.plugin.queue import Batch
 from arpo_verl.plugin.trainer_state import BatchShape
+from arpo_verl.replay.groups import episode_of
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class MiniBatches:
         filled = fill_up(batch, updates * rows)
         return filled, {
             "batch/rows": len(batch),
-            "batch/rows_per_episode": len(batch) / sum(key.endswith("_0") for key in batch.keys),
+            "batch/rows_per_episode": len(batch) / len({episode_of(key) for key in batch.keys}),
             "batch/padding_rows": len(filled) - len(batch),
             "batch/updates": updates,
         }

@@ -130,6 +130,6 @@ def format_summary(summary: RunSummary) -> str:
 
 
 def validation_success(data: Mapping[str, float]) -> float | None:
-    """Return the success rate of a validation row, whose name contains data source and sample count, but EasyR1's."""
+    """Return a validation row's success rate. veRL's name for it contains data source and sample count."""
     names = (name for name in data if name.startswith("val-") and "/success/mean@" in name)
     return data.get(next(names, "val/success_mean"))

@@ -143,7 +143,7 @@ def _code_request(asked: GuestRequest, allow_shell: bool) -> GuestRequest:
         raise ActionParseError("the request must be a JSON object")
     if asked.path == "/run_python":
         code = said.get("code")
-        kept: Mapping[str, Any] = {"code": code if allow_shell else _action_command(["python", "-c", code], False)[2]}
+        kept: Mapping[str, Any] = {"code": code if allow_shell else actions_alone(_text(code))}
     else:
         command, shell = said.get("command"), said.get("shell", False)
         kept = {"command": command if allow_shell else _action_command(command, shell), "shell": shell}
@@ -155,6 +155,12 @@ def _action_command(command: object, shell: object) -> list[str]:
         case [str() as program, "-c", str() as code] if program in _PYTHON and not shell:
             return [program, "-c", actions_alone(code)]
     raise ActionParseError("gui_agent.harness_shell=false allows pyautogui's actions alone, as python -c CODE")
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ActionParseError("the code must be a text")
+    return value
 
 
 def _token(request: web.Request) -> str:

@@ -41,7 +41,7 @@ def compare(first: Evaluated, second: Evaluated) -> str:
     if differing := [name for name in names if first.settings.get(name) != second.settings.get(name)]:
         lines.append(f"Settings that differ: {', '.join(differing)}")
     if changed := [id for id, digest in first.digests.items() if second.digests.get(id, digest) != digest]:
-        lines.append(f"Of one name, with another content: {_listed(changed)}")
+        lines.append(f"Tasks of one id with another content: {_listed(changed)}")
     return "\n".join([*lines, *pairings])
 
 
