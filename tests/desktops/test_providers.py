@@ -12,6 +12,8 @@ from support.fake_machines import Host, Tool
 
 pytest.importorskip("desktop_env")
 
+from desktop_env.providers.vmware.provider import VMwareProvider  # noqa: E402
+
 from arpo_verl.desktops.config import OSWORLD_PROVIDERS, EnvironmentConfig  # noqa: E402
 from arpo_verl.desktops.osworld.environment import OSWorldEnvironment  # noqa: E402
 from arpo_verl.desktops.osworld.provider_patches import adapt_module  # noqa: E402
@@ -61,8 +63,9 @@ def in_desktop_thread():
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch, tmp_path):
-    """Nothing of this machine's own accounts, and no `.env` from above."""
+    """Nothing of this machine's own accounts, and no `.env` from above; what is patched here is whole again after."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(VMwareProvider, "_execute_command", vars(VMwareProvider)["_execute_command"])
     for provider in PROVIDERS.values():
         for name in provider.variables:
             monkeypatch.delenv(name, raising=False)
@@ -137,9 +140,8 @@ def test_a_machine_that_vmware_cannot_revert_does_not_boot(tmp_path, monkeypatch
     (tmp_path / "vmrun").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     adapt_module("vmware")
-    provider = sys.modules["desktop_env.providers.vmware.provider"].VMwareProvider("")
     with pytest.raises(DesktopBootError, match="revertToSnapshot /a.vmx other failed: .*The snapshot does not exist"):
-        provider.revert_to_snapshot("/a.vmx", "other")
+        VMwareProvider("").revert_to_snapshot("/a.vmx", "other")
 
 
 AWS = {"AWS_REGION": "ap-east-1", "AWS_SUBNET_ID": "subnet-1", "AWS_SECURITY_GROUP_ID": "sg-1"}
