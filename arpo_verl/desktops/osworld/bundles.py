@@ -31,7 +31,7 @@ MAX_SAID = 2000
 """Characters of a program's output that an error or a record repeats."""
 FULL = 1.0 - 1e-6
 """A reward from here on is a success: programs add up shares such as 0.1."""
-_REWARD = re.compile(r"^[ \t]*REWARD:[ \t]*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)", re.MULTILINE)
+_REWARD = re.compile(r"^[ \t]*REWARD:[ \t]*([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)(?![^\s,;(])", re.MULTILINE)
 
 
 class BundleSteps:

@@ -159,6 +159,7 @@ def test_a_set_up_that_fails_and_an_application_that_is_not_built_are_no_tasks(e
         ("REWARD: nan", None),
         ("REWARD: 1e999", None),
         ("REWARD: 1.0.0", None),
+        ("REWARD: 1/2", None),
         ("", None),
     ],
 )
