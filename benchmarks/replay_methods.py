@@ -47,6 +47,8 @@ ARMS: Mapping[str, tuple[str, ...]] = {
 CLASSES = {"with_room": (Fate.KEPT, 240), "never_solved": (Fate.TOO_FEW, 60), "solved_before": (Fate.TOO_MANY, 120)}
 """Of the held-out tasks: the fate of a task in the choice, and how many of these are taken."""
 PRIMARY = "with_room"
+TITLES = {"with_room": "sometimes solved", "never_solved": "never solved", "solved_before": "always solved"}
+TITLES |= {"training": "training tasks"}
 FIRST_CANDIDATE, CANDIDATES_AT_ONCE, ROLLOUTS = 5000, 240, 6
 CHOSEN = RESULTS / "replay_methods_tasks.json"
 SEEDS = RESULTS / "replay_methods_seeds"
@@ -257,7 +259,7 @@ def holm(ps: Mapping[str, float | None]) -> dict[str, float]:
 def table(figures: Mapping[str, Any]) -> str:
     """The figures as two Markdown tables."""
     summary = figures["summary"]
-    lines = [f"| arm | {' | '.join(summary)}, minus GRPO | p |", f"|---|{'---|' * (len(summary) + 1)}"]
+    lines = [f"| arm | {' | '.join(TITLES[name] for name in summary)} | p |", f"|---|{'---|' * (len(summary) + 1)}"]
     for arm in ("grpo", *(arm for arm in figures["arms"] if arm != "grpo")):
         name = arm if arm == "grpo" else f"{arm}_minus_grpo_points"
         scale, sign = (100, "") if arm == "grpo" else (1, "+")
@@ -298,7 +300,7 @@ def plot(figures: Mapping[str, Any], path: Path) -> None:
                 half = value["high"] - value["mean"]
                 panel.errorbar(value["mean"], place, xerr=half, fmt="D", color="C0", capsize=4, markersize=5)
         panel.axvline(0, color="gray", linestyle="--", linewidth=1)
-        panel.set(title=name.replace("_", " "), xlabel="points above GRPO")
+        panel.set(title=TITLES[name], xlabel="points above GRPO")
         panel.grid(alpha=0.3)
     panels[0].set(yticks=range(len(arms)), yticklabels=arms)
     panels[0].invert_yaxis()
