@@ -47,8 +47,12 @@ ARMS: Mapping[str, tuple[str, ...]] = {
 CLASSES = {"with_room": (Fate.KEPT, 240), "never_solved": (Fate.TOO_FEW, 60), "solved_before": (Fate.TOO_MANY, 120)}
 """Of the held-out tasks: the fate of a task in the choice, and how many of these are taken."""
 PRIMARY = "with_room"
-TITLES = {"with_room": "sometimes solved", "never_solved": "never solved", "solved_before": "always solved"}
-TITLES |= {"training": "training tasks"}
+TITLES = {
+    "with_room": "sometimes solved",
+    "never_solved": "never solved",
+    "solved_before": "always solved",
+    "training": "training tasks",
+}
 FIRST_CANDIDATE, CANDIDATES_AT_ONCE, ROLLOUTS = 5000, 240, 6
 CHOSEN = RESULTS / "replay_methods_tasks.json"
 SEEDS = RESULTS / "replay_methods_seeds"
@@ -259,7 +263,10 @@ def holm(ps: Mapping[str, float | None]) -> dict[str, float]:
 def table(figures: Mapping[str, Any]) -> str:
     """The figures as two Markdown tables."""
     summary = figures["summary"]
-    lines = [f"| arm | {' | '.join(TITLES[name] for name in summary)} | p |", f"|---|{'---|' * (len(summary) + 1)}"]
+    lines = [
+        f"| points above GRPO | {' | '.join(TITLES[name] for name in summary)} | p |",
+        f"|---|{'---|' * (len(summary) + 1)}",
+    ]
     for arm in ("grpo", *(arm for arm in figures["arms"] if arm != "grpo")):
         name = arm if arm == "grpo" else f"{arm}_minus_grpo_points"
         scale, sign = (100, "") if arm == "grpo" else (1, "+")
